@@ -6,6 +6,14 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use tokio::io::unix::AsyncFd;
+
+/// Registers a file, which must not block, so that it can be waited for.
+#[allow(unsafe_code)]
+pub(crate) fn pollable(file: fs::File) -> io::Result<AsyncFd<fs::File>> {
+    // SAFETY: a `File` has the same descriptor until it is dropped, and `AsyncFd` owns it.
+    Ok(unsafe { AsyncFd::register(file) }?)
+}
 
 /// Makes a folder, with those that it is in, which is not for every user of the node.
 pub fn make_private(folder: &Path) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! The kubelet's settings after flags and the configuration file are merged: what the rooms need of them.
 
+use crate::images::Pulls;
 use crate::resources::ResourceConfig;
 use jiff::SignedDuration;
 use std::path::PathBuf;
@@ -29,12 +30,14 @@ pub struct Settings {
     pub resolv_conf: String,
     /// `seccompDefault`.
     pub seccomp_default: bool,
-    /// `serializeImagePulls`.
-    pub serialize_image_pulls: bool,
+    /// Limits of pulls.
+    pub pulls: Pulls,
     /// `containerLogMaxSize` in bytes.
     pub log_max_size: u64,
     /// `containerLogMaxFiles`.
     pub log_max_files: usize,
+    /// `containerLogMaxWorkers`.
+    pub log_workers: usize,
     /// `containerLogMonitorInterval`.
     pub log_monitor_interval: Duration,
     /// Longest crash-loop delay.

@@ -97,6 +97,30 @@ fn options(config: &Config, kubeconfig: &str) -> shared::client::Options {
     }
 }
 
+/// A client of its own for events, whose pace holds up nothing else (`eventRecordQPS`, `eventBurst`). It shows what the
+/// kubelet's other client shows.
+///
+/// # Errors
+/// The kubeconfig is not usable.
+pub async fn events_client(config: &Config) -> anyhow::Result<kube::Client> {
+    let flags = &config.command_line;
+    let failed = "failed to initialize kubelet event client";
+    let options = shared::client::Options {
+        #[allow(clippy::cast_precision_loss)]
+        qps: config.kubelet.event_record_qps.max(0) as f32,
+        burst: u32::try_from(config.kubelet.event_burst).unwrap_or(0),
+        ..options(config, &flags.kubeconfig)
+    };
+    if !config.kubelet.rotate_certificates {
+        return shared::client::new(&options).await.context(failed);
+    }
+    let store = Store::new(&flags.cert_dir, "kubelet-client");
+    let target = shared::client::config(&options).await.context(failed)?;
+    let pair = Arc::new(ReloadingKey::awaited(store.current(), store.current()));
+    let throttle = shared::client::Throttle::new(options.qps, options.burst);
+    shared::client::connect_with(&target, &throttle, pair).context(failed)
+}
+
 async fn connect(config: &Config, kubeconfig: &str) -> anyhow::Result<kube::Client> {
     shared::client::new(&options(config, kubeconfig)).await
 }

@@ -4,23 +4,28 @@
 //! the files it is told of.
 
 mod duration;
+mod effects;
+mod validation;
 
 use crate::cpus::{CpuConfig, CpuSet};
+use crate::images::Pulls;
 use crate::images::pulled::Verification;
-use crate::memory::{self, MemoryConfig, MemoryReservation};
-use crate::resources::ResourceConfig;
+use crate::memory::{MemoryConfig, MemoryReservation};
+use crate::resources::{CgroupVersion, ResourceConfig};
 use crate::settings::Settings;
 use crate::topology::TopologyConfig;
 use anyhow::bail;
 use duration::GoDuration;
 use k8s_openapi::api::core::v1::Taint;
 use proto::quantity::Quantity;
+use proto::selector::format::{label_value, qualified_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::cert::{OptionError, TlsOptions};
 use shared::flags::{FeatureGates, FlagSet};
-use shared::status::field::{Path, aggregate};
+use shared::status::field::aggregate;
 use shared::traces;
+use shared::types::KUBELET_LABELS;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -35,7 +40,7 @@ const EVICTION_HARD: [(&str, &str); 5] = [
     ("imagefs.inodesFree", "5%"),
 ];
 
-/// The fields of `KubeletConfiguration` that this kubelet reads.
+/// `KubeletConfiguration`. What each field does is told by [`effects`].
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
@@ -50,6 +55,9 @@ pub struct KubeletConfiguration {
     pub static_pod_url: String,
     #[serde(rename = "staticPodURLHeader")]
     pub static_pod_url_header: BTreeMap<String, Vec<String>>,
+    #[serde(rename = "registryPullQPS")]
+    pub registry_pull_qps: i32,
+    pub registry_burst: i32,
     pub address: String,
     pub port: i32,
     pub read_only_port: i32,
@@ -70,7 +78,15 @@ pub struct KubeletConfiguration {
     pub event_record_qps: i32,
     pub event_burst: i32,
     pub enable_debugging_handlers: bool,
+    pub enable_contention_profiling: bool,
+    pub enable_profiling_handler: bool,
+    pub enable_debug_flags_handler: bool,
     pub enable_system_log_handler: bool,
+    pub enable_system_log_query: bool,
+    pub streaming_connection_idle_timeout: GoDuration,
+    pub volume_stats_agg_period: GoDuration,
+    pub kubelet_cgroups: String,
+    pub system_cgroups: String,
     pub healthz_port: i32,
     pub healthz_bind_address: String,
     pub oom_score_adj: i32,
@@ -92,16 +108,40 @@ pub struct KubeletConfiguration {
     #[serde(rename = "cgroupsPerQOS")]
     pub cgroups_per_qos: bool,
     pub cgroup_driver: String,
+    pub memory_manager_policy: String,
+    pub topology_manager_policy: String,
+    pub topology_manager_scope: String,
+    pub topology_manager_policy_options: BTreeMap<String, String>,
+    pub qos_reserved: BTreeMap<String, String>,
+    pub reserved_memory: Vec<MemoryReservation>,
+    pub hairpin_mode: String,
+    pub run_once: bool,
+    pub max_open_files: i64,
+    pub content_type: String,
+    #[serde(rename = "makeIPTablesUtilChains")]
+    pub make_iptables_util_chains: bool,
+    pub iptables_masquerade_bit: i32,
+    pub iptables_drop_bit: i32,
+    pub memory_swap: MemorySwap,
+    pub memory_throttling_factor: Option<f64>,
+    pub kernel_memcg_notification: bool,
+    pub container_log_max_workers: i32,
+    pub config_map_and_secret_change_detection_strategy: String,
+    pub show_hidden_metrics_for_version: String,
+    pub system_reserved_cgroup: String,
+    pub kube_reserved_cgroup: String,
+    pub volume_plugin_dir: String,
+    pub logging: Value,
+    pub shutdown_grace_period: GoDuration,
+    pub shutdown_grace_period_critical_pods: GoDuration,
+    pub shutdown_grace_period_by_pod_priority: Vec<PriorityGracePeriod>,
+    pub local_storage_capacity_isolation: bool,
+    pub user_namespaces: Option<UserNamespaces>,
     pub cpu_manager_policy: String,
     pub cpu_manager_policy_options: BTreeMap<String, String>,
     pub cpu_manager_reconcile_period: GoDuration,
     #[serde(rename = "reservedSystemCPUs")]
     pub reserved_system_cpus: String,
-    pub memory_manager_policy: String,
-    pub reserved_memory: Vec<MemoryReservation>,
-    pub topology_manager_policy: String,
-    pub topology_manager_policy_options: BTreeMap<String, String>,
-    pub topology_manager_scope: String,
     pub runtime_request_timeout: GoDuration,
     pub max_pods: i64,
     #[serde(rename = "podCIDR")]
@@ -209,6 +249,32 @@ pub struct AuthorizationWebhook {
     pub cache_unauthorized_ttl: GoDuration,
 }
 
+/// `memorySwap`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs)]
+pub struct MemorySwap {
+    pub swap_behavior: String,
+}
+
+/// An item of `shutdownGracePeriodByPodPriority`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs)]
+pub struct PriorityGracePeriod {
+    pub priority: i32,
+    pub shutdown_grace_period_seconds: i64,
+}
+
+/// `userNamespaces`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct UserNamespaces {
+    #[serde(rename = "idsPerPod")]
+    pub ids_per_pod: Option<i64>,
+}
+
 /// `crashLoopBackOff`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -228,6 +294,12 @@ pub struct CommandLine {
     pub node_labels: BTreeMap<String, String>,
     pub root_dir: PathBuf,
     pub cert_dir: PathBuf,
+    /// `--cloud-provider=external`: a controller of the cloud makes the node ready for pods.
+    pub external_cloud: bool,
+    pub lock_file: String,
+    pub exit_on_lock_contention: bool,
+    pub image_credential_provider_config: PathBuf,
+    pub image_credential_provider_bin_dir: PathBuf,
 }
 
 /// The whole configuration.
@@ -252,35 +324,123 @@ pub fn load(flags: &FlagSet) -> anyhow::Result<Config> {
     shared::run::set_logging(&settings, flags)?;
     let gates = settings.feature_gates(&flags.feature_gates())?;
     shared::metrics::set_feature_gates(gates.clone());
-    let ignored = settings.ignored(&serde_json::to_value(KubeletConfiguration::default())?);
-    if !ignored.is_empty() {
-        tracing::warn!(fields = ignored.join(","), "Configuration fields that have no effect in this kubelet are set");
+    let command_line = command_line(flags)?;
+    let idle = effects::idle(&settings, flags);
+    if !idle.is_empty() {
+        tracing::warn!(fields = idle.join(","), "Configuration that has no effect in this kubelet is set");
     }
     let mut document = settings.0;
-    let kubelet = typed(document.clone())?;
+    let kubelet = typed(document.clone(), &gates, crate::resources::cgroup_version())?;
     document["evictionHard"] = serde_json::to_value(&kubelet.eviction_hard)?;
-    Ok(Config { kubelet, document, command_line: command_line(flags), gates })
+    Ok(Config { kubelet, document, command_line, gates })
 }
 
-fn typed(document: Value) -> anyhow::Result<KubeletConfiguration> {
-    let mut kubelet: KubeletConfiguration =
-        serde_json::from_value(document).map_err(|e| anyhow::anyhow!("failed to decode kubelet configuration: {e}"))?;
+fn typed(document: Value, gates: &FeatureGates, version: CgroupVersion) -> anyhow::Result<KubeletConfiguration> {
+    let mut kubelet: KubeletConfiguration = serde_json::from_value(document.clone())
+        .map_err(|e| anyhow::anyhow!("failed to decode kubelet configuration: {e}"))?;
     eviction_defaults(&mut kubelet);
+    let problems = validation::problems(&kubelet, &document, gates, version);
+    if !problems.is_empty() {
+        bail!(
+            "failed to validate kubelet configuration, error: {}, path: &TypeMeta{{Kind:,APIVersion:,}}",
+            aggregate(&problems)
+        );
+    }
     reserve_named(&mut kubelet)?;
-    check(&kubelet)?;
     Ok(kubelet)
 }
 
-fn command_line(flags: &FlagSet) -> CommandLine {
+fn command_line(flags: &FlagSet) -> anyhow::Result<CommandLine> {
     let addresses = flags.string("node-ip");
-    CommandLine {
+    let cloud = flags.string("cloud-provider");
+    let line = CommandLine {
         kubeconfig: flags.string("kubeconfig"),
         bootstrap_kubeconfig: flags.string("bootstrap-kubeconfig"),
         hostname_override: flags.string("hostname-override"),
-        node_ips: addresses.split(',').filter_map(|text| text.trim().parse().ok()).collect(),
+        node_ips: node_ips(&addresses).map_err(|error| anyhow::anyhow!("bad --node-ip {addresses:?}: {error}"))?,
         node_labels: flags.map("node-labels"),
         root_dir: flags.string("root-dir").into(),
         cert_dir: flags.string("cert-dir").into(),
+        external_cloud: cloud == "external",
+        lock_file: flags.string("lock-file"),
+        exit_on_lock_contention: flags.boolean("exit-on-lock-contention"),
+        image_credential_provider_config: flags.string("image-credential-provider-config").into(),
+        image_credential_provider_bin_dir: flags.string("image-credential-provider-bin-dir").into(),
+    };
+    if !matches!(cloud.as_str(), "" | "external") {
+        bail!("unsupported value {cloud:?} for --cloud-provider: the only values are \"\" and \"external\"");
+    }
+    if line.exit_on_lock_contention && line.lock_file.is_empty() {
+        bail!("cannot exit on lock file contention: no lock file specified");
+    }
+    let invalid: Vec<String> = line.node_labels.iter().filter_map(|(key, value)| invalid_label(key, value)).collect();
+    let unknown = unknown_labels(&line.node_labels);
+    if !unknown.is_empty() {
+        bail!(
+            "failed to validate kubelet flags: unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: [{}]\n--node-labels in the 'kubernetes.io' namespace must begin with an allowed prefix ({}) or be in the specifically allowed set ({})",
+            unknown.join(" "),
+            LABEL_PREFIXES.join(", "),
+            sorted(&KUBELET_LABELS).join(", ")
+        );
+    }
+    if !invalid.is_empty() {
+        bail!("failed to validate kubelet flags: invalid node labels: {}", invalid.join("; "));
+    }
+    Ok(line)
+}
+
+/// What is wrong with a label.
+fn invalid_label(key: &str, value: &str) -> Option<String> {
+    let mut errors = qualified_name(key);
+    errors.extend(label_value(value));
+    (!errors.is_empty()).then(|| format!("'{key}' - {}", errors.join(", ")))
+}
+
+/// Namespaces in which nodes may label themselves.
+const LABEL_PREFIXES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+
+fn sorted<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let mut names = names.to_vec();
+    names.sort_unstable();
+    names
+}
+
+/// Labels of Kubernetes that no node may give itself.
+fn unknown_labels(labels: &BTreeMap<String, String>) -> Vec<&str> {
+    let below = |namespace: &str, domain: &str| {
+        namespace == domain || namespace.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
+    };
+    let is_unknown = |key: &&str| {
+        let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+        let is_ours = below(namespace, "kubernetes.io") || below(namespace, "k8s.io");
+        is_ours && !KUBELET_LABELS.contains(key) && !LABEL_PREFIXES.iter().any(|prefix| below(namespace, prefix))
+    };
+    labels.keys().map(String::as_str).filter(is_unknown).collect()
+}
+
+/// Reads `--node-ip`: an address or one of each family; those that are none are left out, as upstream does.
+fn node_ips(text: &str) -> Result<Vec<IpAddr>, &'static str> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let (mut addresses, mut invalid) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part.parse::<IpAddr>() {
+            Ok(address) => addresses.push(address),
+            Err(_) => invalid.push(part),
+        }
+    }
+    if !invalid.is_empty() {
+        tracing::info!(ips = invalid.join(","), "Could not parse some node IP(s), ignoring them");
+    }
+    match addresses.as_slice() {
+        [] | [_] => Ok(addresses),
+        [first, second] if first.is_ipv4() == second.is_ipv4() => {
+            Err("must contain either a single IP or a dual-stack pair of IPs")
+        }
+        [first, second] if first.is_unspecified() || second.is_unspecified() => {
+            Err("dual-stack node IP cannot include '0.0.0.0' or '::'")
+        }
+        [_, _] => Ok(addresses),
+        _ => Err("must contain either a single IP or a dual-stack pair of IPs"),
     }
 }
 
@@ -304,81 +464,10 @@ fn reserve_named(kubelet: &mut KubeletConfiguration) -> anyhow::Result<()> {
     if kubelet.reserved_system_cpus.is_empty() {
         return Ok(());
     }
-    let named = kubelet.reserved_system_cpus.parse::<CpuSet>();
-    let named =
-        named.map_err(|error| anyhow::anyhow!("unable to parse reservedSystemCPUs (--reserved-cpus): {error}"))?;
+    let named: CpuSet = kubelet.reserved_system_cpus.parse().map_err(anyhow::Error::msg)?;
     kubelet.kube_reserved.remove("cpu");
     kubelet.system_reserved.insert("cpu".to_owned(), named.ids().count().to_string());
     Ok(())
-}
-
-/// The checks that keep a kubelet from doing harm.
-fn check(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
-    let mut problems = Vec::new();
-    let port = |name: &str, value: i32, least: i32| {
-        (!(least..=65535).contains(&value))
-            .then(|| format!("invalid configuration: {name} {value} must be between {least} and 65535, inclusive"))
-    };
-    problems.extend(port("port (--port)", kubelet.port, 1));
-    problems.extend(port("readOnlyPort (--read-only-port)", kubelet.read_only_port, 0));
-    problems.extend(port("healthzPort (--healthz-port)", kubelet.healthz_port, 0));
-    if kubelet.max_pods < 0 {
-        problems.push(format!(
-            "invalid configuration: maxPods (--max-pods) {} must be a non-negative number",
-            kubelet.max_pods
-        ));
-    }
-    if kubelet.image_gc_low_threshold_percent >= kubelet.image_gc_high_threshold_percent {
-        problems.push(format!(
-            "invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) {} must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) {}",
-            kubelet.image_gc_low_threshold_percent, kubelet.image_gc_high_threshold_percent
-        ));
-    }
-    if kubelet.container_log_max_files <= 1 {
-        problems.push("invalid configuration: containerLogMaxFiles must be greater than 1".to_owned());
-    }
-    if !matches!(kubelet.cgroup_driver.as_str(), "cgroupfs" | "systemd") {
-        problems.push(format!(
-            "invalid configuration: cgroupDriver (--cgroup-driver) {:?} must be one of [cgroupfs systemd]",
-            kubelet.cgroup_driver
-        ));
-    }
-    problems.extend(placement_problems(kubelet));
-    problems.extend(memory::validate(&kubelet.reserved_memory));
-    problems.extend(kubelet.tls_options().err().map(|error| format!("invalid configuration: {error}")));
-    problems.extend(kubelet.image_verification().err());
-    let wrong =
-        kubelet.tracing.as_ref().map(|tracing| tracing.validate(Some(&Path::new("tracing")))).unwrap_or_default();
-    if !wrong.is_empty() {
-        problems.push(aggregate(&wrong));
-    }
-    if problems.is_empty() {
-        return Ok(());
-    }
-    bail!(
-        "failed to validate kubelet configuration, error: {}, path: &TypeMeta{{Kind:,APIVersion:,}}",
-        problems.join(", ")
-    );
-}
-
-/// Values of the topology manager's settings that there are not.
-fn placement_problems(kubelet: &KubeletConfiguration) -> Vec<String> {
-    let mut problems = Vec::new();
-    let policy = &kubelet.topology_manager_policy;
-    if !matches!(policy.as_str(), "none" | "best-effort" | "restricted" | "single-numa-node") {
-        let known = r#"["none" "best-effort" "restricted" "single-numa-node"]"#;
-        problems.push(format!(
-            "invalid configuration: topologyManagerPolicy (--topology-manager-policy) {policy:?} must be one of: {known}"
-        ));
-    }
-    let scope = &kubelet.topology_manager_scope;
-    if !matches!(scope.as_str(), "container" | "pod") {
-        problems.push(format!(
-            "invalid configuration: topologyManagerScope (--topology-manager-scope) {scope:?} must be one of: \"container\", \
-             or \"pod\""
-        ));
-    }
-    problems
 }
 
 impl KubeletConfiguration {
@@ -433,7 +522,7 @@ impl KubeletConfiguration {
     ///
     /// # Errors
     /// As [`Verification::parse`].
-    pub fn image_verification(&self) -> Result<Verification, String> {
+    pub fn image_verification(&self) -> Result<Verification, Vec<String>> {
         let list = &self.preloaded_images_verification_allowlist;
         Verification::parse(&self.image_pull_credentials_verification_policy, list)
     }
@@ -467,7 +556,15 @@ impl Config {
             cluster_domain: kubelet.cluster_domain.clone(),
             resolv_conf: kubelet.resolv_conf.clone(),
             seccomp_default: kubelet.seccomp_default,
-            serialize_image_pulls: kubelet.serialize_image_pulls,
+            pulls: Pulls {
+                parallel: match kubelet.serialize_image_pulls {
+                    true => Some(1),
+                    false => kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok()),
+                },
+                qps: kubelet.registry_pull_qps,
+                burst: kubelet.registry_burst,
+            },
+            log_workers: usize::try_from(kubelet.container_log_max_workers).unwrap_or(1).max(1),
             log_max_size: size.map_or(10 << 20, |size| u64::try_from(size.value()).unwrap_or(u64::MAX)),
             log_max_files: usize::try_from(kubelet.container_log_max_files).unwrap_or(5),
             log_monitor_interval: kubelet.container_log_monitor_interval.0.max(Duration::from_secs(3)),
@@ -484,6 +581,8 @@ impl Config {
                 cpu_cfs_quota_period_us: i64::try_from(kubelet.cpu_cfs_quota_period.0.as_micros()).unwrap_or(100_000),
                 single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(false),
                 pod_pids_limit: kubelet.pod_pids_limit,
+                local_storage: kubelet.local_storage_capacity_isolation,
+                limited_swap: kubelet.memory_swap.swap_behavior == "LimitedSwap",
             },
             enable_controller_attach_detach: kubelet.enable_controller_attach_detach,
         }
@@ -500,7 +599,7 @@ mod tests {
         for (name, value) in changes.as_object().into_iter().flatten() {
             document[name] = value.clone();
         }
-        typed(document)
+        typed(document, &FeatureGates::default(), CgroupVersion::V2)
     }
 
     #[test]
@@ -525,13 +624,68 @@ mod tests {
         assert_eq!(kubelet.kube_reserved["memory"], "1Gi");
     }
 
+    fn flags(given: &[&str]) -> anyhow::Result<CommandLine> {
+        command_line(&FlagSet::of("kubelet", given).expect("flags"))
+    }
+
+    #[test]
+    fn flags_that_contradict_upstreams_rules_are_refused() {
+        for (given, text) in [
+            ("--node-ip=1.1.1.1,2.2.2.2", "bad --node-ip \"1.1.1.1,2.2.2.2\": must contain either a single IP"),
+            ("--node-ip=1.1.1.1,::", "dual-stack node IP cannot include '0.0.0.0' or '::'"),
+            ("--node-ip=1.1.1.1,::1,::2", "must contain either a single IP or a dual-stack pair of IPs"),
+            ("--cloud-provider=aws", "unsupported value \"aws\" for --cloud-provider"),
+            ("--exit-on-lock-contention", "cannot exit on lock file contention: no lock file specified"),
+            ("--node-labels=node-role.kubernetes.io/worker=", "[node-role.kubernetes.io/worker]"),
+            ("--node-labels=a/b=c d", "invalid node labels: 'a/b' - "),
+            (
+                "--node-labels=a.k8s.io/b=c",
+                "failed to validate kubelet flags: unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels",
+            ),
+        ] {
+            let error = flags(&[given]).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(text), "{given}: {error}");
+        }
+        let labels = "--node-labels=a/b=c,kubernetes.io/os=x,x.node.kubernetes.io/y=z,notkubernetes.io/a=b";
+        let line = flags(&[labels, "--node-ip=10.0.0.1,fd00::1,nonsense", "--cloud-provider=external"]).expect("line");
+        assert_eq!((line.node_labels.len(), line.node_ips.len(), line.external_cloud), (4, 2, true));
+    }
+
+    #[test]
+    fn the_file_that_kubeadm_writes_has_the_defaults() {
+        let folder = tempfile::tempdir().expect("folder");
+        let file = folder.path().join("config.yaml");
+        let zero = "0s";
+        let text = format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             authentication: {{anonymous: {{enabled: false}}, webhook: {{cacheTTL: {zero}, enabled: true}}}}\n\
+             authorization: {{mode: Webhook, webhook: {{cacheAuthorizedTTL: {zero}, cacheUnauthorizedTTL: {zero}}}}}\n\
+             cgroupDriver: systemd\nclusterDNS: [10.96.0.10]\nclusterDomain: cluster.local\n\
+             containerRuntimeEndpoint: \"\"\ncpuManagerReconcilePeriod: {zero}\ncrashLoopBackOff: {{}}\n\
+             evictionPressureTransitionPeriod: {zero}\nfileCheckFrequency: {zero}\nfailCgroupV1: false\n\
+             healthzBindAddress: 127.0.0.1\nhealthzPort: 10248\nhttpCheckFrequency: {zero}\nimageMaximumGCAge: {zero}\n\
+             imageMinimumGCAge: {zero}\nlogging: {{flushFrequency: 0, options: {{json: {{infoBufferSize: \"0\"}}, text: \
+             {{infoBufferSize: \"0\"}}}}, verbosity: 0}}\nmemorySwap: {{}}\nnodeStatusReportFrequency: {zero}\n\
+             nodeStatusUpdateFrequency: {zero}\nrotateCertificates: true\nruntimeRequestTimeout: {zero}\n\
+             shutdownGracePeriod: {zero}\nshutdownGracePeriodCriticalPods: {zero}\n\
+             staticPodPath: /etc/kubernetes/manifests\nstreamingConnectionIdleTimeout: {zero}\nsyncFrequency: {zero}\n\
+             volumeStatsAggPeriod: {zero}\n"
+        );
+        std::fs::write(&file, text).expect("file");
+        let config = load(&FlagSet::of("kubelet", &[&format!("--config={}", file.display())]).expect("flags"));
+        let kubelet = config.expect("loads").kubelet;
+        assert_eq!((kubelet.sync_frequency.0.as_secs(), kubelet.node_status_update_frequency.0.as_secs()), (60, 10));
+        assert_eq!((kubelet.cgroup_driver.as_str(), kubelet.runtime_request_timeout.0.as_secs()), ("systemd", 120));
+        assert!(kubelet.container_runtime_endpoint.starts_with("unix://"));
+        assert_eq!(kubelet.crash_loop_back_off.max_container_restart_period.0.as_secs(), 300);
+    }
+
     #[test]
     fn bad_values_are_refused() {
         for (changes, part) in [
             (json!({"port": 0}), "port (--port) 0 must be between 1 and 65535"),
             (json!({"syncFrequency": "banana"}), "banana"),
             (json!({"containerLogMaxFiles": 1}), "containerLogMaxFiles"),
-            (json!({"reservedSystemCPUs": "3-1"}), "reservedSystemCPUs"),
         ] {
             let error = with(changes).expect_err("refused").to_string();
             assert!(error.contains(part), "{error}");

@@ -105,7 +105,7 @@ fn key(server: &str) -> String {
 }
 
 /// True for an image at the host that a key names, where `*` stands for a part of its name, below its path.
-fn fits(key: &str, image: &str) -> bool {
+pub(super) fn fits(key: &str, image: &str) -> bool {
     let split = |text: &str| -> (String, String, String) {
         let (authority, path) = text.split_once('/').unwrap_or((text, ""));
         let (host, port) = authority.rsplit_once(':').unwrap_or((authority, ""));

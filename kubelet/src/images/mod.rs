@@ -2,15 +2,19 @@
 //! at a time (or several), events.
 
 mod keyring;
+mod pace;
+pub mod provider;
 pub mod pulled;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use keyring::{Credentials, Keyring, SecretSource};
+use pace::Pace;
+use provider::Providers;
 use pulled::{Access, PulledImages};
 
-use crate::cri::{Runtime, v1};
+use crate::cri::{CriError, Runtime, v1};
 use crate::events::{EventSink, EventType};
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -25,24 +29,58 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Pulls that may run at the same time when they are not serialised.
-const PARALLEL_PULLS: usize = 8;
-
 /// Why a container waits for its image: `waiting.reason` and `waiting.message`.
 pub type Wait = (String, String);
 
 #[derive(Default)]
 struct State {
     backoff: Backoff,
-    failed: HashMap<String, (Timestamp, String)>,
+    failed: HashMap<String, (Timestamp, Wait)>,
+}
+
+/// Kinds of failures that runtimes tell apart by the beginning of their words: the container's reason and ours for it.
+const KINDS: [(&str, &str); 2] = [
+    ("RegistryUnavailable", "the registry is unavailable"),
+    ("SignatureValidationFailed", "the signature validation failed"),
+];
+
+/// Reason and message of a container whose image could not be pulled. Answers for upstream's `evalCRIPullErr`.
+fn failure(image: &str, error: &str) -> Wait {
+    for (kind, why) in KINDS {
+        if let Some(rest) = error.strip_prefix(kind) {
+            return (kind.to_owned(), format!("image pull failed for {image} because {why}{rest}"));
+        }
+    }
+    ("ErrImagePull".to_owned(), error.to_owned())
+}
+
+/// What a runtime says of a pull; a code that says nothing is left out.
+fn told(error: &CriError) -> String {
+    match error {
+        CriError::Rpc { code: "Unknown", message } => message.clone(),
+        error => error.to_string(),
+    }
 }
 
 /// Largest docker configuration of the node that is read.
 const LARGEST_CONFIGURATION: u64 = 1 << 20;
 
+/// Limits of pulls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pulls {
+    /// Most at the same time; none for as many as there are. One with `serializeImagePulls`.
+    pub parallel: Option<usize>,
+    /// `registryPullQPS`; zero for no limit.
+    pub qps: i32,
+    /// `registryBurst`.
+    pub burst: i32,
+}
+
 /// The images of the node; see the module.
 pub struct Images {
     pulls: Semaphore,
+    pace: Pace,
+    providers: Providers,
     state: Mutex<State>,
     /// None with `KubeletEnsureSecretPulledImages` off.
     records: Option<Arc<PulledImages>>,
@@ -81,13 +119,15 @@ fn millis(elapsed: Duration) -> String {
 }
 
 impl Images {
-    /// Serialised pulls wait for each other. `root` is the kubelet's root directory.
-    pub fn new(serialize: bool, root: &std::path::Path, records: Option<Arc<PulledImages>>) -> Self {
+    /// Images below the kubelet's root directory, pulled within limits with what secrets, the node and plugins know.
+    pub fn new(pulls: Pulls, root: &std::path::Path, records: Option<Arc<PulledImages>>, providers: Providers) -> Self {
         let mut node_configurations = vec![root.join("config.json"), PathBuf::from("config.json")];
         node_configurations.extend(std::env::home_dir().map(|home| home.join(".docker/config.json")));
         node_configurations.push("/.docker/config.json".into());
         Self {
-            pulls: Semaphore::new(if serialize { 1 } else { PARALLEL_PULLS }),
+            pulls: Semaphore::new(pulls.parallel.unwrap_or(Semaphore::MAX_PERMITS)),
+            pace: Pace::new(pulls.qps, pulls.burst),
+            providers,
             state: Mutex::default(),
             records,
             node_configurations,
@@ -179,9 +219,9 @@ impl Images {
             return Err(("ErrImageNeverPull".into(), message));
         }
         let key = format!("{}_{wanted}", pods::uid(pod));
-        if let Some(error) = self.failed_lately(&key) {
+        if let Some((kind, error)) = self.failed_lately(&key) {
             event(EventType::Normal, "BackOff", &format!("Back-off pulling image \"{wanted}\""));
-            let message = format!("Back-off pulling image \"{wanted}\": ErrImagePull: {error}");
+            let message = format!("Back-off pulling image \"{wanted}\": {kind}: {error}");
             return Err(("ImagePullBackOff".into(), message));
         }
         let shown = match shown {
@@ -196,8 +236,9 @@ impl Images {
             }
             Err(error) => {
                 event(EventType::Warning, "Failed", &format!("Failed to pull image \"{wanted}\": {error}"));
-                self.failed(key, &error);
-                Err(("ErrImagePull".into(), error))
+                let wait = failure(&wanted, &error);
+                self.failed(key, &wait);
+                Err(wait)
             }
         }
     }
@@ -215,6 +256,9 @@ impl Images {
         let _turn = self.pulls.acquire().await.map_err(|e| e.to_string())?;
         event(EventType::Normal, "Pulling", &format!("Pulling image \"{wanted}\""));
         let started = Instant::now();
+        if !self.pace.accepts(started) {
+            return Err("pull QPS exceeded".to_owned());
+        }
         if let Some(records) = &self.records {
             records
                 .begin(image)
@@ -241,7 +285,7 @@ impl Images {
     }
 
     /// How the last pull failed, while the next one has to wait.
-    fn failed_lately(&self, key: &str) -> Option<String> {
+    fn failed_lately(&self, key: &str) -> Option<Wait> {
         let state = self.state.lock();
         let (at, error) = state.failed.get(key)?;
         state.backoff.remaining(key, *at, Timestamp::now()).map(|_| error.clone())
@@ -253,12 +297,12 @@ impl Images {
         state.failed.remove(key);
     }
 
-    fn failed(&self, key: String, error: &str) {
+    fn failed(&self, key: String, wait: &Wait) {
         let now = Timestamp::now();
         let mut state = self.state.lock();
         let last = state.failed.get(&key).map_or(now, |(at, _)| *at);
         state.backoff.next(&key, last, now);
-        state.failed.insert(key, (now, error.to_owned()));
+        state.failed.insert(key, (now, wait.clone()));
     }
 }
 
@@ -277,9 +321,7 @@ async fn try_all<'c>(
         match runtime.pull_image(spec(image), auth, sandbox.clone()).await {
             Ok(reference) => return Ok((reference, used)),
             Err(error) => {
-                // The runtime may have said so already.
-                let prefix = format!("failed to pull and unpack image \"{image}\": ");
-                let failure = format!("{prefix}{error}").replace(&format!("{prefix}rpc error"), "rpc error");
+                let failure = told(&error);
                 if !failures.contains(&failure) {
                     failures.push(failure);
                 }
@@ -321,6 +363,7 @@ async fn credentials(images: &Images, objects: &dyn ObjectSource, pod: &Pod, ima
     }
     let mut found = keyring.lookup(image);
     found.extend(images.of_node(image));
+    found.extend(images.providers.credentials(image).await);
     found
 }
 
@@ -341,6 +384,31 @@ mod tests {
         ] {
             assert_eq!(normalize(image).ok().as_deref(), expected, "{image}");
         }
+    }
+
+    #[test]
+    fn failures_that_runtimes_tell_apart_are_told_apart() {
+        let rpc = |code: &'static str, message: &str| {
+            failure("r.io/x", &told(&CriError::Rpc { code, message: message.into() }))
+        };
+        let expected = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());
+        assert_eq!(
+            rpc("Unknown", "RegistryUnavailable: no route"),
+            expected(
+                "RegistryUnavailable",
+                "image pull failed for r.io/x because the registry is unavailable: no route"
+            )
+        );
+        assert_eq!(
+            rpc("Unknown", "SignatureValidationFailed"),
+            expected(
+                "SignatureValidationFailed",
+                "image pull failed for r.io/x because the signature validation failed"
+            )
+        );
+        assert_eq!(rpc("Unknown", "no such image"), expected("ErrImagePull", "no such image"));
+        let found = rpc("NotFound", "no such image");
+        assert_eq!(found, expected("ErrImagePull", "rpc error: code = NotFound desc = no such image"));
     }
 
     #[test]

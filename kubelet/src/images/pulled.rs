@@ -41,20 +41,25 @@ impl Verification {
     /// From the configuration.
     ///
     /// # Errors
-    /// There is no such policy, or a list without the policy that reads it.
-    pub fn parse(policy: &str, list: &[String]) -> Result<Self, String> {
+    /// All that is wrong: there is no such policy, a list without the policy that reads it.
+    pub fn parse(policy: &str, list: &[String]) -> Result<Self, Vec<String>> {
+        let mut problems = Vec::new();
+        let parsed = match policy {
+            "NeverVerify" => Self::Never,
+            "" | "NeverVerifyPreloadedImages" => Self::ExceptPreloaded,
+            "NeverVerifyAllowlistedImages" => Self::ExceptListed(list.to_vec()),
+            "AlwaysVerify" => Self::Always,
+            other => {
+                problems.push(format!(
+                    "option {other:?} specified for imagePullCredentialsVerificationPolicy. Valid options are \"NeverVerify\", \"NeverVerifyPreloadedImages\", \"NeverVerifyAllowlistedImages\" or \"AlwaysVerify\""
+                ));
+                Self::default()
+            }
+        };
         if !list.is_empty() && policy != "NeverVerifyAllowlistedImages" {
-            return Err("invalid configuration: preloadedImagesVerificationAllowlist: can only be set if imagePullCredentialsVerificationPolicy is NeverVerifyAllowlistedImages".to_owned());
+            problems.push("can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \"NeverVerifyAllowlistedImages\"".to_owned());
         }
-        match policy {
-            "NeverVerify" => Ok(Self::Never),
-            "" | "NeverVerifyPreloadedImages" => Ok(Self::ExceptPreloaded),
-            "NeverVerifyAllowlistedImages" => Ok(Self::ExceptListed(list.to_vec())),
-            "AlwaysVerify" => Ok(Self::Always),
-            other => Err(format!(
-                "invalid configuration: imagePullCredentialsVerificationPolicy: {other:?} must be one of [AlwaysVerify NeverVerify NeverVerifyAllowlistedImages NeverVerifyPreloadedImages]"
-            )),
-        }
+        if problems.is_empty() { Ok(parsed) } else { Err(problems) }
     }
 
     fn asks(&self, repository: &str, was_pulled: bool) -> bool {

@@ -3,6 +3,7 @@
 use crate::cri::Runtime;
 use crate::cri::v1::ContainerState;
 use crate::settings::Settings;
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -78,32 +79,36 @@ fn shift(log: &Path, max_files: usize, now: Timestamp) -> std::io::Result<()> {
 /// Rotates the logs of running containers that grew too big.
 async fn rotate(runtime: &dyn Runtime, settings: &Settings) {
     let Ok(containers) = runtime.list_containers(None).await else { return };
-    for container in containers.iter().filter(|c| c.state() == ContainerState::ContainerRunning) {
-        let Ok(status) = runtime.container_status(&container.id).await else { continue };
-        let log = PathBuf::from(&status.log_path);
-        let Ok(meta) = std::fs::metadata(&log) else {
-            // An earlier rotation was cut short between rename and reopen.
-            if !status.log_path.is_empty() {
-                let _ = runtime.reopen_log(&container.id).await;
-            }
-            continue;
-        };
-        if meta.len() < settings.log_max_size {
-            continue;
+    let running = containers.into_iter().filter(|c| c.state() == ContainerState::ContainerRunning);
+    let rotations = futures::stream::iter(running.map(|container| rotate_one(runtime, settings, container.id)));
+    rotations.for_each_concurrent(settings.log_workers, |rotation| rotation).await;
+}
+
+async fn rotate_one(runtime: &dyn Runtime, settings: &Settings, id: String) {
+    let Ok(status) = runtime.container_status(&id).await else { return };
+    let log = PathBuf::from(&status.log_path);
+    let Ok(meta) = std::fs::metadata(&log) else {
+        // An earlier rotation was cut short between rename and reopen.
+        if !status.log_path.is_empty() {
+            let _ = runtime.reopen_log(&id).await;
         }
-        let (file, files) = (log.clone(), settings.log_max_files);
-        let shifted = tokio::task::spawn_blocking(move || shift(&file, files, Timestamp::now())).await;
-        match shifted {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(log = %log.display(), %error, "Could not rotate log");
-                continue;
-            }
-            Err(_) => continue,
+        return;
+    };
+    if meta.len() < settings.log_max_size {
+        return;
+    }
+    let (file, files) = (log.clone(), settings.log_max_files);
+    let shifted = tokio::task::spawn_blocking(move || shift(&file, files, Timestamp::now())).await;
+    match shifted {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(log = %log.display(), %error, "Could not rotate log");
+            return;
         }
-        if let Err(error) = runtime.reopen_log(&container.id).await {
-            tracing::warn!(id = %container.id, %error, "Could not reopen log");
-        }
+        Err(_) => return,
+    }
+    if let Err(error) = runtime.reopen_log(&id).await {
+        tracing::warn!(%id, %error, "Could not reopen log");
     }
 }
 

@@ -50,6 +50,32 @@ const PING: Duration = Duration::from_secs(30);
 /// Paths that `enableDebuggingHandlers` opens.
 const DEBUGGING: [&str; 8] = ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "debug", "logs"];
 
+/// Handlers of the secure port that can be switched off.
+#[derive(Clone, Copy, Debug)]
+pub struct Handlers {
+    /// `enableDebuggingHandlers`: exec, attach, logs and the like.
+    pub debugging: bool,
+    /// `enableSystemLogHandler`.
+    pub system_logs: bool,
+    /// `enableProfilingHandler`.
+    pub profiling: bool,
+    /// `enableDebugFlagsHandler`.
+    pub debug_flags: bool,
+}
+
+impl Handlers {
+    /// What a request for a path is told whose handler is off.
+    fn disabled(self, parts: &[&str]) -> Option<&'static str> {
+        match parts {
+            [first, ..] if !self.debugging && DEBUGGING.contains(first) => Some("Debug endpoints are disabled."),
+            ["logs", ..] if !self.system_logs => Some("logs endpoint is disabled."),
+            ["debug", "pprof", ..] if !self.profiling => Some("profiling endpoint is disabled."),
+            ["debug", "flags", ..] if !self.debug_flags => Some("flags endpoint is disabled."),
+            _ => None,
+        }
+    }
+}
+
 /// What requests are answered from.
 pub struct Server {
     /// All pods.
@@ -64,10 +90,8 @@ pub struct Server {
     pub access: Access,
     /// For `/configz`.
     pub configuration: Value,
-    /// `enableDebuggingHandlers`: exec, attach, logs and the like.
-    pub debugging: bool,
-    /// `enableSystemLogHandler`.
-    pub system_logs: bool,
+    /// Handlers that are on.
+    pub handlers: Handlers,
     /// Logs that are followed and connections that are relayed.
     pub streams: TaskTracker,
 }
@@ -224,7 +248,12 @@ impl Server {
     async fn route(&self, request: Request<Incoming>, port: Port) -> Answer {
         let path = request.uri().path().to_owned();
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let debugging = port == Port::Secure && self.debugging;
+        let debugging = port == Port::Secure && self.handlers.debugging;
+        if port == Port::Secure
+            && let Some(why) = self.handlers.disabled(&parts)
+        {
+            return answer::error(StatusCode::METHOD_NOT_ALLOWED, why);
+        }
         match (request.method(), parts.as_slice()) {
             (&Method::GET | &Method::HEAD, ["healthz"] | ["healthz", "ping" | "log" | "syncloop"]) => self.healthz(),
             (&Method::GET, ["pods"]) => self.pods(),
@@ -235,7 +264,7 @@ impl Server {
             (&Method::GET, ["metrics", "resource"]) => answer::metrics(self.stats.resource().await),
             (&Method::GET, ["metrics", "cadvisor"]) => answer::metrics(self.stats.cadvisor().await),
             (&Method::GET, ["metrics", "probes"]) => answer::metrics(probes::metrics::text()),
-            (&Method::GET, ["metrics", "slis"]) => answer::metrics(String::new()),
+            (&Method::GET, ["metrics", "slis"]) => answer::metrics(shared::metrics::start_time_family()),
             (&Method::GET, ["configz"]) if debugging => {
                 answer::json(&serde_json::json!({"kubeletconfig": self.configuration}))
             }
@@ -267,12 +296,7 @@ impl Server {
                 self.port_forward(request, &namespace, &pod, uid.as_deref()).await
             }
             (&Method::PUT, ["debug", "flags", "v"]) if debugging => self.set_verbosity(request).await,
-            (&Method::GET, ["logs", rest @ ..]) if debugging && self.system_logs => {
-                files::serve(rest, path.ends_with('/')).await
-            }
-            (_, [first, ..]) if port == Port::Secure && !self.debugging && DEBUGGING.contains(first) => {
-                answer::error(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.")
-            }
+            (&Method::GET, ["logs", rest @ ..]) if debugging => files::serve(rest, path.ends_with('/')).await,
             _ => not_found(),
         }
     }
@@ -294,5 +318,26 @@ fn uid_and_container<'a>(rest: &[&'a str]) -> (Option<&'a str>, &'a str) {
         [container] => (None, container),
         [uid, container] => (Some(uid), container),
         _ => (None, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_that_are_off_say_so() {
+        let on = Handlers { debugging: true, system_logs: true, profiling: true, debug_flags: true };
+        let paths = ["logs/x", "debug/pprof/heap", "debug/flags/v", "exec/n/p/c", "pods", "metrics"];
+        let told = |handlers: Handlers| -> Vec<Option<&str>> {
+            paths.iter().map(|path| handlers.disabled(&path.split('/').collect::<Vec<_>>())).collect()
+        };
+        let (all, none) = (Some("Debug endpoints are disabled."), None);
+        assert_eq!(told(on), [none; 6]);
+        assert_eq!(told(Handlers { debugging: false, ..on }), [all, all, all, all, none, none]);
+        let off = Handlers { system_logs: false, profiling: false, debug_flags: false, ..on };
+        let [logs, profiles, flags] =
+            ["logs", "profiling", "flags"].map(|name| format!("{name} endpoint is disabled."));
+        assert_eq!(told(off)[..3], [Some(logs.as_str()), Some(profiles.as_str()), Some(flags.as_str())]);
     }
 }

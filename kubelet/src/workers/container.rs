@@ -243,7 +243,8 @@ pub mod tests {
             cluster_domain: "cluster.local".into(),
             resolv_conf: String::new(),
             seccomp_default: false,
-            serialize_image_pulls: true,
+            pulls: crate::images::Pulls::default(),
+            log_workers: 1,
             log_max_size: 10 << 20,
             log_max_files: 5,
             log_monitor_interval: Duration::from_secs(10),
@@ -261,6 +262,8 @@ pub mod tests {
                 cpu_cfs_quota_period_us: 100_000,
                 single_process_oom_kill: false,
                 pod_pids_limit: -1,
+                local_storage: true,
+                limited_swap: false,
             },
         }
     }

@@ -1,0 +1,407 @@
+//! Credentials of registries from plugins: programs that are asked for those of an image
+//! (`--image-credential-provider-config`, `--image-credential-provider-bin-dir`). Answers for upstream's
+//! `pkg/credentialprovider/plugin`.
+//!
+//! In: the configuration and its programs. Out: a docker configuration for an image, kept as long as the plugin says.
+
+use super::keyring::{Credentials, Keyring, fits};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shared::flags::{parse_duration, parse_nanos};
+use shared::status::field::{Error, Path as Field, aggregate};
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+
+const KIND: &str = "CredentialProviderConfig";
+const GROUP: &str = "credentialprovider.kubelet.k8s.io";
+/// How long a plugin may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Most bytes of an answer that are read.
+const LARGEST: u64 = 1 << 20;
+/// Most answers that are kept.
+const MOST_KEPT: usize = 1024;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Provider {
+    name: String,
+    match_images: Vec<String>,
+    default_cache_duration: Option<String>,
+    api_version: String,
+    args: Vec<String>,
+    env: Vec<Variable>,
+    token_attributes: Option<Value>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Variable {
+    name: String,
+    value: String,
+}
+
+/// Answer of a plugin.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Answer {
+    kind: String,
+    api_version: String,
+    cache_key_type: String,
+    cache_duration: Option<String>,
+    auth: Option<HashMap<String, Login>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Login {
+    username: String,
+    password: String,
+}
+
+struct Plugin {
+    about: Provider,
+    program: PathBuf,
+    /// Docker configurations with the time when they end, by what they are for.
+    kept: Mutex<HashMap<String, (Instant, Vec<u8>)>>,
+    /// One question at a time: the next may find its answer kept.
+    asking: tokio::sync::Mutex<()>,
+}
+
+/// The plugins of the node.
+#[derive(Default)]
+pub struct Providers(Vec<Plugin>);
+
+impl Providers {
+    /// Reads a configuration, or all of a folder, whose programs are in `programs`.
+    ///
+    /// # Errors
+    /// A file is not usable, or a program is not there.
+    pub fn load(configuration: &Path, programs: &Path) -> Result<Self, String> {
+        let mut providers = Vec::new();
+        for file in files(configuration)? {
+            let value = shared::config::load(&file.to_string_lossy(), KIND).map_err(|error| error.to_string())?;
+            let read: Vec<Provider> = match &value["providers"] {
+                Value::Null => Vec::new(),
+                list => serde_json::from_value(list.clone()).map_err(|error| error.to_string())?,
+            };
+            providers.extend(read);
+        }
+        let problems = problems(&providers);
+        if !problems.is_empty() {
+            return Err(format!("failed to validate credential provider config: {}", aggregate(&problems)));
+        }
+        if !programs.is_dir() {
+            return Err(format!("plugin binary directory {} did not exist", programs.display()));
+        }
+        let plugin = |about: Provider| {
+            let program = programs.join(&about.name);
+            if !program.exists() {
+                return Err(format!("plugin binary executable {} did not exist", program.display()));
+            }
+            Ok(Plugin { about, program, kept: Mutex::default(), asking: tokio::sync::Mutex::default() })
+        };
+        providers.into_iter().map(plugin).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The credentials that plugins have for an image. A plugin that fails leaves the others to be asked.
+    pub async fn credentials(&self, image: &str) -> Vec<Credentials> {
+        let repository = repository(image);
+        let mut keyring = Keyring::default();
+        for plugin in self.0.iter().filter(|plugin| plugin.about.match_images.iter().any(|key| fits(key, &repository)))
+        {
+            match plugin.configuration(&repository, Instant::now()).await {
+                Ok(configuration) => keyring.add(&configuration, None),
+                Err(error) => {
+                    let plugin = plugin.about.name.as_str();
+                    tracing::error!(
+                        plugin,
+                        image,
+                        error,
+                        "Failed getting credential from external registry credential provider"
+                    );
+                }
+            }
+        }
+        keyring.lookup(&repository)
+    }
+}
+
+/// The configuration's files: it alone, or those of a folder in the order of their names.
+fn files(configuration: &Path) -> Result<Vec<PathBuf>, String> {
+    if !configuration.is_dir() {
+        return Ok(vec![configuration.to_owned()]);
+    }
+    let unreadable = |error: std::io::Error| format!("unable to read {}: {error}", configuration.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(configuration).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let is_ours = path.extension().is_some_and(|end| matches!(end.to_str(), Some("json" | "yaml" | "yml")));
+        files.extend((is_ours && path.is_file()).then_some(path));
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("no configuration files found in directory {:?}", configuration.display().to_string()));
+    }
+    Ok(files)
+}
+
+fn problems(providers: &[Provider]) -> Vec<Error> {
+    let at = Field::new("providers");
+    if providers.is_empty() {
+        return vec![Error::required(at, "at least 1 item in plugins is required")];
+    }
+    let mut names = BTreeSet::new();
+    let mut all = Vec::new();
+    for provider in providers {
+        all.extend(named(provider, &at));
+        if !names.insert(provider.name.as_str()) {
+            all.push(Error::duplicate(at.child("name"), provider.name.clone()));
+        }
+        let versions = ["v1", "v1beta1", "v1alpha1"].map(|version| format!("{GROUP}/{version}"));
+        if provider.api_version.is_empty() {
+            all.push(Error::required(at.child("apiVersion"), ""));
+        } else if !versions.contains(&provider.api_version) {
+            all.push(Error::not_supported(at.child("apiVersion"), provider.api_version.clone(), &versions));
+        }
+        if provider.match_images.is_empty() {
+            all.push(Error::required(at.child("matchImages"), "at least 1 item in matchImages is required"));
+        }
+        let field = at.child("defaultCacheDuration");
+        match provider.default_cache_duration.as_deref().map(parse_nanos) {
+            None => all.push(Error::required(field, "")),
+            Some(Ok(0..)) => {}
+            Some(_) => {
+                let text = provider.default_cache_duration.clone().unwrap_or_default();
+                all.push(Error::invalid(field, text, "must be greater than or equal to 0"));
+            }
+        }
+        if provider.token_attributes.is_some() {
+            let field = at.child("tokenAttributes");
+            all.push(Error::forbidden(field, "tokens of service accounts are not handed to plugins by this kubelet"));
+        }
+    }
+    all
+}
+
+fn named(provider: &Provider, at: &Field) -> Option<Error> {
+    let (name, at) = (provider.name.as_str(), at.child("name"));
+    let detail = match name {
+        "" => return Some(Error::required(at, "name is required")),
+        "." => "name cannot be '.'",
+        ".." => "name cannot be '..'",
+        _ if name.contains(' ') => "name cannot contain spaces",
+        _ if name.contains('/') => "name cannot contain path separators",
+        _ => return None,
+    };
+    Some(Error::invalid(at, name, detail))
+}
+
+/// An image's name with its registry, without tag and digest.
+fn repository(image: &str) -> String {
+    let name = image.split('@').next().unwrap_or(image);
+    let (folder, last) = name.rsplit_once('/').map_or(("", name), |(folder, last)| (folder, last));
+    let last = last.split(':').next().unwrap_or(last);
+    let name = if folder.is_empty() { last.to_owned() } else { format!("{folder}/{last}") };
+    let host = name.split_once('/').map_or("", |(host, _)| host);
+    match () {
+        () if host.contains(['.', ':']) || host == "localhost" => name,
+        () if name.contains('/') => format!("docker.io/{name}"),
+        () => format!("docker.io/library/{name}"),
+    }
+}
+
+fn registry(repository: &str) -> &str {
+    repository.split('/').next().unwrap_or(repository)
+}
+
+impl Plugin {
+    /// The docker configuration for an image, as it is kept or as the plugin gives it.
+    async fn configuration(&self, repository: &str, now: Instant) -> Result<Vec<u8>, String> {
+        let keys = [repository, registry(repository), ""];
+        let kept = || {
+            let kept = self.kept.lock();
+            keys.iter().find_map(|key| kept.get(*key).filter(|(end, _)| *end > now).map(|(_, found)| found.clone()))
+        };
+        if let Some(found) = kept() {
+            return Ok(found);
+        }
+        let _turn = self.asking.lock().await;
+        if let Some(found) = kept() {
+            return Ok(found);
+        }
+        let answer = self.ask(repository).await?;
+        let key = match answer.cache_key_type.as_str() {
+            "Image" => keys[0],
+            "Registry" => keys[1],
+            "Global" => keys[2],
+            other => return Err(format!("credential provider plugin did not return a valid cacheKeyType: {other:?}")),
+        };
+        let auths: HashMap<String, Value> = answer
+            .auth
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(host, login)| (host, json!({"username": login.username, "password": login.password})))
+            .collect();
+        let configuration = json!({"auths": auths}).to_string().into_bytes();
+        let told = answer.cache_duration.as_deref().or(self.about.default_cache_duration.as_deref());
+        let lasts = told.and_then(|text| parse_duration(text).ok()).unwrap_or_default();
+        if let Some(end) = now.checked_add(lasts).filter(|_| !lasts.is_zero()) {
+            let mut kept = self.kept.lock();
+            kept.retain(|_, (end, _)| *end > now);
+            if kept.len() < MOST_KEPT {
+                kept.insert(key.to_owned(), (end, configuration.clone()));
+            }
+        }
+        Ok(configuration)
+    }
+
+    async fn ask(&self, image: &str) -> Result<Answer, String> {
+        let version = &self.about.api_version;
+        let request = json!({"kind": "CredentialProviderRequest", "apiVersion": version, "image": image}).to_string();
+        let output = tokio::time::timeout(DEADLINE, self.execute(request.as_bytes())).await;
+        let output = output.map_err(|_| "credential provider plugin timed out".to_owned())??;
+        let answer: Answer = serde_json::from_slice(&output)
+            .map_err(|error| format!("failed to decode credential provider response: {error}"))?;
+        if answer.kind != "CredentialProviderResponse" || answer.api_version != *version {
+            return Err(format!(
+                "apiVersion from credential plugin response did not match expected apiVersion:{version}, actual apiVersion:{}",
+                answer.api_version
+            ));
+        }
+        Ok(answer)
+    }
+
+    async fn execute(&self, request: &[u8]) -> Result<Vec<u8>, String> {
+        let failed =
+            |error: std::io::Error| format!("error execing credential provider plugin {}: {error}", self.about.name);
+        let mut command = Command::new(&self.program);
+        command.args(&self.about.args).envs(self.about.env.iter().map(|variable| (&variable.name, &variable.value)));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(failed)?;
+        if let Some(mut input) = child.stdin.take() {
+            // A plugin that does not read what it is asked may answer all the same.
+            let _ = input.write_all(request).await;
+        }
+        let mut output = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            stdout.take(LARGEST).read_to_end(&mut output).await.map_err(failed)?;
+        }
+        let status = child.wait().await.map_err(failed)?;
+        if status.success() {
+            Ok(output)
+        } else {
+            Err(format!("error execing credential provider plugin {}: {status}", self.about.name))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    /// A plugin that counts how often it is asked, and whose answers last as told.
+    fn node(answer: &str, provider: &str) -> (tempfile::TempDir, Result<Providers, String>) {
+        let folder = tempfile::tempdir().expect("folder");
+        let program = folder.path().join("plugin");
+        let script =
+            format!("#!/bin/sh\ncat >> {0}/asked\necho >> {0}/asked\necho '{answer}'\n", folder.path().display());
+        std::fs::write(&program, script).expect("script");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("mode");
+        let configuration = folder.path().join("c.yaml");
+        let text =
+            format!("apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{provider}]\n");
+        std::fs::write(&configuration, text).expect("configuration");
+        let loaded = Providers::load(&configuration, folder.path());
+        (folder, loaded)
+    }
+
+    fn answer(key: &str, lasts: &str) -> String {
+        json!({"kind": "CredentialProviderResponse", "apiVersion": format!("{GROUP}/v1"), "cacheKeyType": key,
+            "cacheDuration": lasts, "auth": {"*.example.com": {"username": "u", "password": "p"}}})
+        .to_string()
+    }
+
+    fn provider(name: &str) -> String {
+        json!({"name": name, "matchImages": ["*.example.com"], "defaultCacheDuration": "1h",
+            "apiVersion": format!("{GROUP}/v1")})
+        .to_string()
+    }
+
+    async fn asked(images: &[&str], key: &str, lasts: &str) -> (Vec<usize>, usize) {
+        let (folder, providers) = node(&answer(key, lasts), &provider("plugin"));
+        let providers = providers.expect("loaded");
+        let mut found = Vec::new();
+        for image in images {
+            found.push(providers.credentials(image).await.len());
+        }
+        (found, std::fs::read_to_string(folder.path().join("asked")).unwrap_or_default().lines().count())
+    }
+
+    #[tokio::test]
+    async fn answers_are_kept_for_what_they_are_for() {
+        let images = ["a.example.com/x:1", "a.example.com/x:2", "a.example.com/y", "b.example.com/y", "other.io/z"];
+        for (key, lasts, times) in [("Image", "1h", 3), ("Registry", "1h", 2), ("Global", "1h", 1), ("Image", "0s", 4)]
+        {
+            assert_eq!(asked(&images, key, lasts).await, (vec![1, 1, 1, 1, 0], times), "{key} {lasts}");
+        }
+        assert_eq!(asked(&images[..1], "Galaxy", "1h").await, (vec![0], 1));
+    }
+
+    #[tokio::test]
+    async fn plugins_are_asked_for_images_in_full() {
+        let (folder, providers) = node(&answer("Image", "1h"), &provider("plugin"));
+        let found = providers.expect("loaded").credentials("a.example.com/team/x:1").await;
+        assert_eq!((found[0].auth.username.as_str(), found[0].auth.password.as_str()), ("u", "p"));
+        let asked: Value =
+            serde_json::from_slice(&std::fs::read(folder.path().join("asked")).expect("asked")).expect("JSON");
+        let expected = json!({"kind": "CredentialProviderRequest", "apiVersion": format!("{GROUP}/v1"),
+            "image": "a.example.com/team/x"});
+        assert_eq!(asked, expected);
+        for (image, expected) in [
+            ("busybox:latest", "docker.io/library/busybox"),
+            ("team/x", "docker.io/team/x"),
+            ("localhost/x@sha256:00", "localhost/x"),
+            ("r.io:5000/x:1", "r.io:5000/x"),
+        ] {
+            assert_eq!(repository(image), expected);
+        }
+    }
+
+    #[test]
+    fn unusable_configurations_are_refused() {
+        let whole: Value = serde_json::from_str(&provider("plugin")).expect("provider");
+        let with = |field: &str, value: Value| {
+            let mut changed = whole.clone();
+            changed[field] = value;
+            changed.to_string()
+        };
+        for (provider, text) in [
+            (String::new(), "providers: Required value: at least 1 item in plugins is required"),
+            (
+                with("name", json!("../x")),
+                "providers.name: Invalid value: \"../x\": name cannot contain path separators",
+            ),
+            (with("name", json!("absent")), "did not exist"),
+            (with("matchImages", json!([])), "providers.matchImages: Required value"),
+            (with("apiVersion", json!("v7")), "providers.apiVersion: Unsupported value: \"v7\""),
+            (with("defaultCacheDuration", json!("-1s")), "must be greater than or equal to 0"),
+            (
+                with(
+                    "tokenAttributes",
+                    json!({"serviceAccountTokenAudience": "a", "cacheType": "Token", "requireServiceAccount": true}),
+                ),
+                "providers.tokenAttributes: Forbidden",
+            ),
+            (format!("{whole}, {whole}"), "providers.name: Duplicate value: \"plugin\""),
+        ] {
+            let error = node("", &provider).1.err().unwrap_or_default();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+}
