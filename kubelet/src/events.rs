@@ -52,3 +52,29 @@ impl EventSink for LogSink {
         tracing::info!(?kind, reason, message, "Event occurred");
     }
 }
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    /// Keeps events for tests.
+    #[derive(Debug, Default)]
+    pub struct Recorded(Mutex<Vec<String>>);
+
+    impl Recorded {
+        /// The events so far, as `Warning SystemOOM text`.
+        pub fn taken(&self) -> Vec<String> {
+            std::mem::take(&mut self.0.lock())
+        }
+    }
+
+    impl EventSink for Recorded {
+        fn pod(&self, _: &Pod, _: &str, kind: EventType, reason: &str, message: &str) {
+            self.node(kind, reason, message);
+        }
+        fn node(&self, kind: EventType, reason: &str, message: &str) {
+            self.0.lock().push(format!("{kind:?} {reason} {message}"));
+        }
+    }
+}

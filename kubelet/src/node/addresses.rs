@@ -1,4 +1,5 @@
-//! The node's addresses when `--node-ip` names none.
+//! The node's addresses: those of `--node-ip`, or those that the machine's name and routes lead to. Answers for upstream's
+//! `nodestatus.NodeAddress` and `validateNodeIP`.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -9,33 +10,133 @@ const LOOKUP: Duration = Duration::from_secs(2);
 /// Targets that only choose a route: nothing is ever sent to them.
 const ROUTES: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
 
+/// Families in the order in which they are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prefer {
+    V4,
+    V6,
+}
+
+impl Prefer {
+    /// `--node-ip=::` asks for the other family first.
+    fn of(given: &[IpAddr]) -> Self {
+        match given {
+            [address] if address.is_unspecified() && address.is_ipv6() => Self::V6,
+            _ => Self::V4,
+        }
+    }
+
+    fn is(self, address: &IpAddr) -> bool {
+        address.is_ipv4() == (self == Self::V4)
+    }
+}
+
 fn usable(address: &IpAddr) -> bool {
-    !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
+    !address.is_loopback() && !address.is_unspecified() && !address.is_multicast() && !is_link_local(address)
+}
+
+fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
 }
 
 /// The address of the interface that the default route leaves through.
-fn of_default_route() -> Option<IpAddr> {
-    ROUTES.iter().find_map(|(from, to)| {
+fn of_default_route(prefer: Prefer) -> Option<IpAddr> {
+    let of = |(from, to): (&str, &str)| {
         let socket = UdpSocket::bind(from).ok()?;
         socket.connect(to).ok()?;
         socket.local_addr().ok().map(|address: SocketAddr| address.ip()).filter(usable)
-    })
+    };
+    let [first, second] = if prefer == Prefer::V4 { ROUTES } else { [ROUTES[1], ROUTES[0]] };
+    of(first).or_else(|| of(second))
+}
+
+/// Picks an address of those that a name has, of the preferred family where there is one.
+fn pick(found: &[IpAddr], prefer: Prefer) -> Option<IpAddr> {
+    let usable: Vec<&IpAddr> = found.iter().filter(|address| usable(address)).collect();
+    usable.iter().find(|address| prefer.is(address)).or(usable.first()).map(|address| **address)
+}
+
+/// Refuses an address that a node cannot be reached at; `own` are those of the machine's interfaces.
+fn check(address: &IpAddr, own: &[IpAddr]) -> Result<(), String> {
+    let problem = match address {
+        _ if address.is_loopback() => "nodeIP can't be loopback address",
+        _ if address.is_multicast() => "nodeIP can't be a multicast address",
+        _ if is_link_local(address) => "nodeIP can't be a link-local unicast address",
+        _ if address.is_unspecified() => "nodeIP can't be an all zeros address",
+        _ if own.contains(address) => return Ok(()),
+        _ => return Err(format!("node IP: \"{address}\" not found in the host's network interfaces")),
+    };
+    Err(problem.to_owned())
+}
+
+fn of_interfaces() -> Vec<IpAddr> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten().filter_map(|interface| interface.address);
+    let address = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    };
+    all.filter_map(address).collect()
 }
 
 /// The given addresses; else the host name's, if it is one or resolves to one soon; else the default route's. Static pods
-/// do not wait for a name server that is away: it may run on this node.
+/// do not wait for a name server that is away: it may run on this node. An address that is not the machine's is told of,
+/// and the node has none then, as upstream has it.
 pub async fn internal(given: &[IpAddr], hostname: &str) -> Vec<IpAddr> {
+    let prefer = Prefer::of(given);
     let given: Vec<IpAddr> = given.iter().copied().filter(|address| !address.is_unspecified()).collect();
-    if !given.is_empty() {
+    if let Some(first) = given.first() {
+        if let Err(error) = check(first, &of_interfaces()) {
+            tracing::error!(
+                error = format!("failed to validate nodeIP: {error}"),
+                "Failed to set some node status fields"
+            );
+            return Vec::new();
+        }
         return given;
     }
     if let Ok(address) = hostname.parse::<IpAddr>() {
         return vec![address];
     }
-    if let Ok(Ok(found)) = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((hostname, 0))).await
-        && let Some(address) = found.map(|address| address.ip()).find(|address| usable(address) && address.is_ipv4())
-    {
-        return vec![address];
+    let found = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((hostname, 0))).await;
+    let found = found.into_iter().flatten().flatten().map(|address| address.ip());
+    let found: Vec<IpAddr> = found.collect();
+    pick(&found, prefer).or_else(|| of_default_route(prefer)).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().expect("address")).collect()
     }
-    of_default_route().into_iter().collect()
+
+    #[test]
+    fn an_unspecified_address_chooses_the_family() {
+        let found = all(&["127.0.1.1", "10.0.0.1", "fd00::1", "fe80::1"]);
+        for (given, expected) in [(vec![], "10.0.0.1"), (all(&["0.0.0.0"]), "10.0.0.1"), (all(&["::"]), "fd00::1")] {
+            assert_eq!(pick(&found, Prefer::of(&given)), Some(all(&[expected])[0]), "{given:?}");
+        }
+        assert_eq!(pick(&all(&["fd00::1"]), Prefer::V4), Some(all(&["fd00::1"])[0]));
+        assert_eq!(pick(&all(&["127.0.0.1", "fe80::1"]), Prefer::V4), None);
+    }
+
+    #[test]
+    fn addresses_that_are_not_the_machines_are_refused() {
+        let own = all(&["10.0.0.1"]);
+        for (address, text) in [
+            ("10.0.0.1", ""),
+            ("127.0.0.1", "loopback"),
+            ("224.0.0.1", "multicast"),
+            ("169.254.0.1", "link-local"),
+            ("::", "all zeros"),
+            ("10.0.0.2", "node IP: \"10.0.0.2\" not found in the host's network interfaces"),
+        ] {
+            let error = check(&all(&[address])[0], &own).err().unwrap_or_default();
+            assert!(error.contains(text) && error.is_empty() == text.is_empty(), "{address}: {error}");
+        }
+    }
 }

@@ -130,6 +130,12 @@ impl Agent {
         }
     }
 
+    /// Says whether the machine is about to go down: the node takes no pods then and is not ready.
+    pub fn set_going_down(&self, now: bool) {
+        self.tell_workers(|state| state.going_down = now);
+        self.wake.notify_one();
+    }
+
     fn tell_workers(&self, change: impl Fn(&mut NodeState)) {
         self.cx.node.rcu(|known| {
             let mut state = NodeState::clone(known);
@@ -283,6 +289,7 @@ impl Agent {
             pressure: self.pressure(),
             runtime: state,
             pleg_error: self.health.error(),
+            going_down: self.cx.node.load().going_down,
             now: Timestamp::now(),
         };
         let (conditions, events) = conditions::conditions(&previous, &inputs);
@@ -354,6 +361,7 @@ impl Agent {
         let (mut status, events) = self.status(Some(&found));
         if let Some(found) = &found.status {
             object::keep_foreign_resources(&mut status, found);
+            object::keep_addresses(&self.identity, &mut status, found);
         }
         object::set_devices(&mut status, &self.cx.devices.counts());
         let document = |status: &NodeStatus| serde_json::to_value(status).unwrap_or_else(|_| json!({}));

@@ -59,6 +59,8 @@ pub struct Inputs {
     pub runtime: RuntimeState,
     /// Why pods cannot be watched, if so.
     pub pleg_error: Option<String>,
+    /// The machine is about to go down.
+    pub going_down: bool,
     /// The current time.
     pub now: Timestamp,
 }
@@ -98,7 +100,8 @@ const SHORTAGES: [Row; 3] = [
 
 /// What keeps the node from running pods, as one message; none when nothing does.
 fn problem(inputs: &Inputs) -> Option<String> {
-    let all = [&inputs.runtime.runtime_error, &inputs.pleg_error, &inputs.runtime.network_error];
+    let going_down = inputs.going_down.then(|| "node is shutting down".to_owned());
+    let all = [&inputs.runtime.runtime_error, &inputs.pleg_error, &inputs.runtime.network_error, &going_down];
     let problems: Vec<&String> = all.into_iter().flatten().collect();
     (!problems.is_empty()).then(|| aggregate(&problems))
 }
@@ -141,7 +144,13 @@ mod tests {
 
     fn inputs(network: Option<&str>) -> Inputs {
         let runtime = RuntimeState { runtime_error: None, network_error: network.map(str::to_owned) };
-        Inputs { pressure: Pressure::default(), runtime, pleg_error: None, now: Timestamp::UNIX_EPOCH }
+        Inputs {
+            pressure: Pressure::default(),
+            runtime,
+            pleg_error: None,
+            going_down: false,
+            now: Timestamp::UNIX_EPOCH,
+        }
     }
 
     #[test]
@@ -157,6 +166,9 @@ mod tests {
         assert_eq!(events, ["NodeReady"]);
         let (_, events) = conditions(&second, &inputs(None));
         assert!(events.is_empty());
+        let (leaving, events) = conditions(&second, &Inputs { going_down: true, ..inputs(None) });
+        let ready = leaving.iter().find(|c| c.type_ == "Ready").and_then(|c| c.message.as_deref());
+        assert_eq!((events.as_slice(), ready), (["NodeNotReady"].as_slice(), Some("node is shutting down")));
         let pressed = Inputs { pressure: Pressure { memory: true, ..Pressure::default() }, ..inputs(None) };
         let (third, events) = conditions(&second, &pressed);
         assert_eq!(

@@ -6,6 +6,9 @@
 pub mod addresses;
 pub mod agent;
 pub mod conditions;
+pub mod kmsg;
 pub mod lease;
+pub mod logind;
 pub mod object;
+pub mod shutdown;
 pub mod tunables;

@@ -18,6 +18,9 @@ const MAX_NAMES: usize = 5;
 /// The volumes of this node are attached by the controller manager.
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
+/// The addresses that the kubelet was given, for the controller of a cloud.
+const PROVIDED_IPS: &str = "alpha.kubernetes.io/provided-node-ip";
+
 /// What does not change while the kubelet runs.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
@@ -35,6 +38,10 @@ pub struct Identity {
     pub port: i32,
     /// `enableControllerAttachDetach`.
     pub attach_detach: bool,
+    /// `--cloud-provider=external`: addresses that a cloud's controller has set stay.
+    pub external_cloud: bool,
+    /// Value of the annotation by which a cloud's controller learns `--node-ip`.
+    pub provided_ips: Option<String>,
     /// The machine.
     pub machine: MachineInfo,
     /// `status.capacity`.
@@ -87,6 +94,14 @@ pub fn keep_foreign_resources(status: &mut NodeStatus, found: &NodeStatus) {
     }
 }
 
+/// Leaves a node the addresses that the controller of its cloud has set.
+pub fn keep_addresses(identity: &Identity, status: &mut NodeStatus, found: &NodeStatus) {
+    let set = found.addresses.as_ref().filter(|addresses| identity.external_cloud && !addresses.is_empty());
+    if let Some(addresses) = set {
+        status.addresses = Some(addresses.clone());
+    }
+}
+
 /// Counts the devices of plugins among the node's resources.
 pub fn set_devices(status: &mut NodeStatus, counts: &BTreeMap<String, Count>) {
     for (name, count) in counts {
@@ -99,12 +114,14 @@ pub fn set_devices(status: &mut NodeStatus, counts: &BTreeMap<String, Count>) {
 /// The object to register.
 pub fn node(identity: &Identity, status: NodeStatus) -> Node {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let annotations = identity.attach_detach.then(|| BTreeMap::from([(ATTACH_DETACH.to_owned(), "true".to_owned())]));
+    let attach = identity.attach_detach.then(|| (ATTACH_DETACH.to_owned(), "true".to_owned()));
+    let provided = identity.provided_ips.clone().map(|ips| (PROVIDED_IPS.to_owned(), ips));
+    let annotations: BTreeMap<String, String> = attach.into_iter().chain(provided).collect();
     Node {
         metadata: ObjectMeta {
             name: Some(identity.name.clone()),
             labels: Some(labels(identity)),
-            annotations,
+            annotations: (!annotations.is_empty()).then_some(annotations),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {
@@ -204,6 +221,27 @@ fn images(images: &[v1::Image], most: Option<usize>) -> Vec<ContainerImage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_the_clouds_where_it_has_a_controller() {
+        let status = |address: &str| NodeStatus {
+            addresses: Some(vec![NodeAddress { type_: "InternalIP".into(), address: address.into() }]),
+            ..NodeStatus::default()
+        };
+        for (external_cloud, found, expected) in [
+            (false, status("1.1.1.1"), "2.2.2.2"),
+            (true, status("1.1.1.1"), "1.1.1.1"),
+            (true, NodeStatus::default(), "2.2.2.2"),
+        ] {
+            let identity = Identity { external_cloud, ..Identity::default() };
+            let mut own = status("2.2.2.2");
+            keep_addresses(&identity, &mut own, &found);
+            assert_eq!(own.addresses.expect("addresses")[0].address, expected);
+        }
+        let provided_ips = Some("1.1.1.1".to_owned());
+        let registered = node(&Identity { provided_ips, ..Identity::default() }, NodeStatus::default());
+        assert_eq!(registered.metadata.annotations.expect("annotations")[PROVIDED_IPS], "1.1.1.1");
+    }
 
     #[test]
     fn a_node_carries_its_labels_and_addresses() {

@@ -132,6 +132,7 @@ pub fn conditions(
         condition("PodScheduled", Ok(()), ""),
     ];
     all.extend(resize(inputs.resize));
+    all.extend(inputs.failure.filter(|_| inputs.terminated).and_then(disruption));
     let generation = inputs.pod.metadata.generation;
     for condition in &mut all {
         condition.observed_generation = generation;
@@ -146,6 +147,18 @@ pub fn conditions(
     let gone = |kind: &str| TRANSIENT.contains(&kind);
     all.extend(old.iter().filter(|c| !own.contains(&c.type_) && !gone(&c.type_)).cloned());
     all
+}
+
+/// Reasons of pods that the kubelet ends for the node's sake, not for what they did.
+const DISRUPTIONS: [&str; 3] = ["Evicted", crate::node::shutdown::REASON, crate::workers::preemption::REASON];
+
+/// The condition by which others tell a pod that had to go from one that failed.
+fn disruption((reason, message): &(String, String)) -> Option<PodCondition> {
+    DISRUPTIONS.contains(&reason.as_str()).then(|| PodCondition {
+        reason: Some("TerminationByKubelet".to_owned()),
+        message: Some(message.clone()),
+        ..condition("DisruptionTarget", Ok(()), "")
+    })
 }
 
 /// Conditions that are only there while a resize waits or is under way.
@@ -165,6 +178,21 @@ fn resize(progress: &Progress) -> Vec<PodCondition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_that_had_to_go_are_told_from_those_that_failed() {
+        for (reason, told) in
+            [("Evicted", true), ("Terminated", true), ("Preempting", true), ("DeadlineExceeded", false)]
+        {
+            let found = disruption(&(reason.to_owned(), "why".to_owned()));
+            let found = found.map(|c| (c.type_, c.status, c.reason, c.message));
+            let expected = told.then(|| {
+                let (reason, message) = (Some("TerminationByKubelet".to_owned()), Some("why".to_owned()));
+                ("DisruptionTarget".to_owned(), "True".to_owned(), reason, message)
+            });
+            assert_eq!(found, expected, "{reason}");
+        }
+    }
 
     #[test]
     fn a_resize_is_told_as_long_as_it_lasts() {

@@ -228,7 +228,9 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
     let computed = phase(spec, &init, &apps, inputs.terminated);
     let was = old.and_then(|s| s.phase.as_deref()).unwrap_or_default();
     let (mut reason, mut message) = (None, None);
-    let phase = if let Some((why, text)) = inputs.failure {
+    // What the kubelet ends has failed once nothing of it runs any more: a controller may replace it then.
+    let ends = inputs.failure.is_some() && !inputs.terminated;
+    let phase = if let Some((why, text)) = inputs.failure.filter(|_| !ends) {
         reason = Some(why.clone());
         message = Some(text.clone());
         "Failed".to_owned()
@@ -237,6 +239,8 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
         reason = old.and_then(|s| s.reason.clone());
         message = old.and_then(|s| s.message.clone());
         was.to_owned()
+    } else if ends && matches!(computed, "Failed" | "Succeeded") {
+        if was.is_empty() { "Pending".to_owned() } else { was.to_owned() }
     } else {
         computed.to_owned()
     };

@@ -28,10 +28,38 @@ pub struct Measure<'a> {
     pub pressure: Pressure,
     /// Kernel settings that pods may ask for besides the safe ones.
     pub sysctls: &'a [String],
+    /// The node is going down.
+    pub going_down: bool,
+}
+
+/// A resource of which the node has too little for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Its name.
+    pub resource: String,
+    /// What the pod asks for.
+    pub requested: i64,
+    /// What others have.
+    pub used: i64,
+    /// What there is in all.
+    pub capacity: i64,
+}
+
+impl Shortage {
+    /// What others would have to give back.
+    pub fn missing(&self) -> i64 {
+        self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+
+    /// The refusal of a pod for want of it.
+    pub fn refusal(&self) -> Refusal {
+        let text = short_of(&self.resource, self.requested, self.used, self.capacity);
+        (format!("OutOf{}", self.resource), format!("Pod was rejected: {text}"))
+    }
 }
 
 /// Resources that a pod asks for, in thousandths of CPUs, else in units.
-fn requests(pod: &Pod) -> BTreeMap<String, i64> {
+pub(super) fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     let Some(spec) = &pod.spec else { return BTreeMap::new() };
     let of = |list: Option<&BTreeMap<String, Quantity>>| -> BTreeMap<String, i64> {
         let parse = |(name, quantity): (&String, &Quantity)| {
@@ -104,8 +132,12 @@ fn host_ports(pod: &Pod) -> Vec<HostPort<'_>> {
     wanted.collect()
 }
 
-/// None when the pod is taken.
+/// None when nothing but room may be missing.
 pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
+    if measure.going_down {
+        let text = "Pod was rejected: Pod was rejected as the node is shutting down.";
+        return Some(("NodeShutdown".to_owned(), text.to_owned()));
+    }
     if let Some(refusal) = pressed(pod, measure.pressure) {
         return Some(refusal);
     }
@@ -115,6 +147,13 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
     }
     if pod.spec.as_ref().and_then(|spec| spec.os.as_ref()).is_some_and(|os| os.name != "linux") {
         return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS".to_owned());
+    }
+    let selector = pod.spec.as_ref().and_then(|spec| spec.node_selector.as_ref()?.get("kubernetes.io/os"));
+    if selector.is_some_and(|os| os != "linux") {
+        return rejected(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".to_owned(),
+        );
     }
     if let Some(node) = measure.node
         && !pod.spec.as_ref().is_none_or(|spec| placement::affinity_allows(spec, node))
@@ -132,18 +171,33 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
             "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
         );
     }
-    let capacity = |name: &str| capacity(measure.allocatable, name);
-    let short = |name: &str, requested: i64, used: i64, capacity: i64| {
-        rejected(&format!("OutOf{name}"), short_of(name, requested, used, capacity))
+    if !pods::is_static(pod) && !tolerates_execution(pod, measure.node) {
+        return rejected(
+            "TaintToleration",
+            "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate".to_owned(),
+        );
+    }
+    None
+}
+
+/// False where the node has a taint that would have the pod removed at once.
+fn tolerates_execution(pod: &Pod, node: Option<&Node>) -> bool {
+    let taints = node.and_then(|node| node.spec.as_ref()?.taints.as_ref());
+    let tolerations: Vec<_> = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten()).collect();
+    let tolerated = |taint: &Taint| tolerations.iter().any(|toleration| placement::tolerates(toleration, taint));
+    taints.into_iter().flatten().filter(|taint| taint.effect == "NoExecute").all(tolerated)
+}
+
+/// Resources of which there is too little for the pod besides the others.
+pub fn shortages(pod: &Pod, measure: &Measure<'_>) -> Vec<Shortage> {
+    let mut all = Vec::new();
+    let mut check = |name: &str, requested: i64, used: i64| {
+        let capacity = capacity(measure.allocatable, name);
+        if requested.saturating_add(used) > capacity {
+            all.push(Shortage { resource: name.to_owned(), requested, used, capacity });
+        }
     };
-    let count = i64::try_from(measure.others.len()).unwrap_or(i64::MAX);
-    if count + 1 > capacity("pods") {
-        return short("pods", 1, count, capacity("pods"));
-    }
-    // Static pods are not the scheduler's; upstream makes room for critical ones, here they are simply taken.
-    if pods::is_critical(pod) {
-        return None;
-    }
+    check("pods", 1, i64::try_from(measure.others.len()).unwrap_or(i64::MAX));
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for other in measure.others {
         for (name, value) in requests(other) {
@@ -154,11 +208,13 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
     for (name, requested) in requests(pod) {
         let known = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
         let used = used.get(&name).copied().unwrap_or(0);
-        if known && requested > 0 && requested.saturating_add(used) > capacity(&name) {
-            return short(&name, requested, used, capacity(&name));
+        // A node that does not tell of its storage does not share it out.
+        let told = name != "ephemeral-storage" || measure.allocatable.contains_key(&name);
+        if known && told && requested > 0 {
+            check(&name, requested, used);
         }
     }
-    None
+    all
 }
 
 /// None when the node has room for what the pod asks for now, besides the others.
@@ -249,8 +305,12 @@ mod tests {
             others: &others,
             pressure,
             sysctls: &[],
+            going_down: false,
         };
         let calm = measure(Pressure::default());
+        let refuse = |pod: &Pod, measure: &Measure<'_>| {
+            refuse(pod, measure).or_else(|| shortages(pod, measure).first().map(Shortage::refusal))
+        };
         let reason = |spec: serde_json::Value| refuse(&pod(spec), &calm).map(|(reason, _)| reason);
         assert_eq!(reason(json!({})), None);
         assert_eq!(reason(cpu("500m")), None);
@@ -303,6 +363,32 @@ mod tests {
             let tolerant = pod(json!({"tolerations": [toleration]}));
             assert_eq!(refuse(&tolerant, &short).is_none(), fits, "{toleration}");
         }
+    }
+
+    #[test]
+    fn taints_and_shutdowns_keep_pods_out() {
+        let tainted: Node = serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"taints": [
+            {"key": "a", "effect": "NoExecute"}, {"key": "b", "effect": "NoSchedule"}]}}))
+        .expect("node");
+        let allocatable = BTreeMap::from([("pods".to_owned(), Quantity("3".into()))]);
+        let measure = |going_down: bool| Measure {
+            node: Some(&tainted),
+            allocatable: &allocatable,
+            others: &[],
+            pressure: Pressure::default(),
+            sysctls: &[],
+            going_down,
+        };
+        let reason = |spec: serde_json::Value, going_down: bool| {
+            refuse(&pod(spec), &measure(going_down)).map(|(reason, _)| reason).unwrap_or_default()
+        };
+        assert_eq!(reason(json!({}), false), "TaintToleration");
+        assert_eq!(reason(json!({"tolerations": [{"key": "a", "operator": "Exists"}]}), false), "");
+        assert_eq!(
+            reason(json!({"nodeSelector": {"kubernetes.io/os": "windows"}}), false),
+            "PodOSSelectorNodeLabelDoesNotMatch"
+        );
+        assert_eq!(reason(json!({"tolerations": [{"operator": "Exists"}]}), true), "NodeShutdown");
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub struct NodeState {
     pub recursive_read_only: BTreeSet<String>,
     /// What runs short.
     pub pressure: crate::node::conditions::Pressure,
+    /// The machine is about to go down.
+    pub going_down: bool,
     /// The node as the API server has it, once it is known.
     pub object: Option<Arc<k8s_openapi::api::core::v1::Node>>,
 }

@@ -3,6 +3,7 @@
 use super::admission::{self, Measure, Refusal};
 use super::context::Context;
 use super::mailbox::Mailbox;
+use super::preemption;
 use super::resize;
 use super::worker::{RETRY, Worker};
 use crate::events::EventType;
@@ -60,12 +61,21 @@ pub struct Manager {
     shutdown: CancellationToken,
     /// Wakes the mirror pod task.
     pub mirror_changed: Notify,
+    /// Wakes those who wait for pods to end.
+    ended: Notify,
 }
 
 impl Manager {
     /// An empty map.
     pub fn new(cx: Arc<Context>, tasks: TaskTracker, shutdown: CancellationToken) -> Arc<Self> {
-        Arc::new(Self { cx, inner: Mutex::default(), tasks, shutdown, mirror_changed: Notify::new() })
+        Arc::new(Self {
+            cx,
+            inner: Mutex::default(),
+            tasks,
+            shutdown,
+            mirror_changed: Notify::new(),
+            ended: Notify::new(),
+        })
     }
 
     /// The doors that workers use.
@@ -179,8 +189,38 @@ impl Manager {
             others: &others,
             pressure: node.pressure,
             sysctls: &self.cx.settings.allowed_unsafe_sysctls,
+            going_down: node.going_down,
         };
-        admission::refuse(pod, &measure)
+        if let Some(refusal) = admission::refuse(pod, &measure) {
+            return Some(refusal);
+        }
+        let shortages = admission::shortages(pod, &measure);
+        let first = shortages.first()?;
+        if !pods::is_critical(pod) {
+            return Some(first.refusal());
+        }
+        match preemption::victims(pod, &others, &shortages) {
+            Ok(victims) => {
+                self.preempt(pod, &victims, inner);
+                None
+            }
+            Err(error) => {
+                let text = format!("Unexpected error while attempting to recover from admission failure: {error}");
+                Some(("UnexpectedAdmissionError".to_owned(), format!("Pod was rejected: {text}")))
+            }
+        }
+    }
+
+    /// Ends pods so that a critical one fits.
+    fn preempt(&self, pod: &Pod, victims: &[Arc<Pod>], inner: &Inner) {
+        let names: Vec<String> = victims.iter().map(|victim| pods::describe(victim)).collect();
+        tracing::info!(pod = %pods::describe(pod), victims = names.join(", "), "Attempting to evict pods in order to free up resources");
+        for victim in victims {
+            self.cx.events.pod(victim, "", EventType::Warning, preemption::REASON, preemption::MESSAGE);
+            if let Some(mailbox) = inner.workers.get(pods::uid(victim)) {
+                mailbox.fail(preemption::REASON, preemption::MESSAGE, None);
+            }
+        }
     }
 
     fn ended(self: &Arc<Self>, uid: &str) {
@@ -199,6 +239,25 @@ impl Manager {
             self.give(pod);
         }
         self.mirror_changed.notify_one();
+        self.ended.notify_waiters();
+    }
+
+    /// Pods that have not ended.
+    pub fn active(&self) -> Vec<Arc<Pod>> {
+        self.inner.lock().active(None)
+    }
+
+    /// Waits until these pods have ended.
+    pub async fn until_ended(&self, pods: &[Arc<Pod>]) {
+        loop {
+            let mut changed = std::pin::pin!(self.ended.notified());
+            changed.as_mut().enable();
+            let active: HashSet<String> = self.active().iter().map(|pod| pods::uid(pod).to_owned()).collect();
+            if !pods.iter().any(|pod| active.contains(pods::uid(pod))) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Something happened to a pod in the runtime. False when no worker knows the pod.
@@ -230,6 +289,7 @@ impl Manager {
         if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
             inner.desired.remove(uid);
             self.retry_resizes(&mut inner);
+            self.ended.notify_waiters();
         }
     }
 

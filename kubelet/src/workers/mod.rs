@@ -15,6 +15,7 @@ pub mod mailbox;
 pub mod manager;
 pub mod observed;
 pub mod plan;
+pub mod preemption;
 pub mod resize;
 mod resizing;
 pub mod sandbox;

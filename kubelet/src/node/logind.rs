@@ -1,0 +1,165 @@
+//! logind over D-Bus: shutdowns of the machine are delayed and heard of. Answers for upstream's
+//! `pkg/kubelet/nodeshutdown/systemd`.
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zbus::message::Type;
+use zbus::{Connection, MatchRule, MessageStream, OwnedVariant};
+
+const SERVICE: &str = "org.freedesktop.login1";
+const PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+const SIGNALS: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
+const HANG_UP: i32 = 1;
+
+/// A delay of shutdowns, which ends when this is dropped.
+pub type Inhibitor = Box<dyn Send>;
+
+/// What decides when the machine goes down.
+#[async_trait]
+pub trait Logind: Send + Sync {
+    /// The longest delay that it grants.
+    async fn longest_delay(&self) -> Result<Duration, String>;
+    /// Has it grant a longer one.
+    async fn grant_delay(&self, delay: Duration) -> Result<(), String>;
+    /// Delays shutdowns from now on.
+    async fn inhibit(&self) -> Result<Inhibitor, String>;
+    /// Shutdowns that begin (true) and that are called off (false).
+    async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, String>;
+}
+
+/// The machine's logind.
+pub struct SystemLogind {
+    connection: Connection,
+    configuration: PathBuf,
+}
+
+impl SystemLogind {
+    /// Over the system's bus.
+    ///
+    /// # Errors
+    /// There is no bus.
+    pub async fn connect() -> Result<Self, String> {
+        let connection = crate::dbus::system().await.map_err(|error| error.to_string())?;
+        Ok(Self { connection, configuration: "/etc/systemd/logind.conf.d".into() })
+    }
+}
+
+/// The file that has logind grant a delay.
+fn override_file(delay: Duration) -> String {
+    format!("# Kubelet logind override\n[Login]\nInhibitDelayMaxSec={:.0}\n", delay.as_secs_f64())
+}
+
+fn write_override(folder: &Path, delay: Duration) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("99-kubelet.conf"), override_file(delay))
+}
+
+#[async_trait]
+impl Logind for SystemLogind {
+    async fn longest_delay(&self) -> Result<Duration, String> {
+        let properties = Some("org.freedesktop.DBus.Properties");
+        let body = (MANAGER, "InhibitDelayMaxUSec");
+        let answer = self.connection.call_method(Some(SERVICE), PATH, properties, "Get", &body).await;
+        let value: OwnedVariant =
+            answer.and_then(|answer| answer.body().deserialize()).map_err(|error| error.to_string())?;
+        let micros = u64::try_from(value).map_err(|error| error.to_string())?;
+        Ok(Duration::from_micros(micros))
+    }
+
+    async fn grant_delay(&self, delay: Duration) -> Result<(), String> {
+        let folder = self.configuration.clone();
+        let written = tokio::task::spawn_blocking(move || write_override(&folder, delay)).await;
+        written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        let body = ("systemd-logind.service", "all", HANG_UP);
+        let reloaded = self
+            .connection
+            .call_method(
+                Some("org.freedesktop.systemd1"),
+                "/org/freedesktop/systemd1",
+                Some("org.freedesktop.systemd1.Manager"),
+                "KillUnit",
+                &body,
+            )
+            .await;
+        reloaded.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn inhibit(&self) -> Result<Inhibitor, String> {
+        let body = ("shutdown", "kubelet", "Kubelet needs time to handle node shutdown", "delay");
+        let answer = self.connection.call_method(Some(SERVICE), PATH, Some(MANAGER), "Inhibit", &body).await;
+        let lock: Result<zbus::OwnedFd, _> = answer.and_then(|answer| answer.body().deserialize());
+        lock.map(|lock| Box::new(lock) as Inhibitor).map_err(|error| error.to_string())
+    }
+
+    async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, String> {
+        let rule = MatchRule::builder().msg_type(Type::Signal).interface(MANAGER).member("PrepareForShutdown").build();
+        let rule = rule.map_err(|error| error.to_string())?;
+        let signals = MessageStream::for_match_rule(rule, &self.connection, Some(SIGNALS)).await;
+        let signals = signals.map_err(|error| error.to_string())?;
+        let begins =
+            |signal: zbus::Result<zbus::Message>| async move { signal.ok()?.body().deserialize::<bool>().ok() };
+        Ok(signals.filter_map(begins).boxed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// The part of logind and of systemd that is used, at the other end of a socket.
+    async fn fake() -> (SystemLogind, Connection, tempfile::TempDir) {
+        let (ours, theirs) = UnixStream::pair().expect("socket pair");
+        let builder = zbus::connection::Builder::unix_stream;
+        let server = builder(theirs).server(zbus::Guid::generate()).p2p().build();
+        let (server, connection) = tokio::try_join!(server, builder(ours).p2p().build()).expect("connected");
+        let folder = tempfile::tempdir().expect("folder");
+        let mut calls = MessageStream::from(&server);
+        let answering = server.clone();
+        tokio::spawn(async move {
+            while let Some(Ok(call)) = calls.next().await {
+                let header = call.header();
+                let member = header.member().map(ToString::to_string);
+                let sent = match member.as_deref() {
+                    Some("Get") => answering.reply(&header, &zbus::Variant::from(5_000_000_u64)).await,
+                    Some("Inhibit") => {
+                        let body = call.body();
+                        let what: (String, String, String, String) = body.deserialize().expect("body");
+                        assert_eq!((what.0.as_str(), what.3.as_str()), ("shutdown", "delay"));
+                        let file = std::fs::File::open("/dev/null").expect("file");
+                        answering.reply(&header, &zbus::OwnedFd::from(std::os::fd::OwnedFd::from(file))).await
+                    }
+                    Some("KillUnit") => answering.reply(&header, &()).await,
+                    _ => Ok(()),
+                };
+                sent.expect("answered");
+            }
+        });
+        (SystemLogind { connection, configuration: folder.path().join("d") }, server, folder)
+    }
+
+    #[tokio::test]
+    async fn delays_are_read_granted_and_taken() {
+        let (logind, _server, folder) = fake().await;
+        assert_eq!(logind.longest_delay().await, Ok(Duration::from_secs(5)));
+        logind.grant_delay(Duration::from_secs(90)).await.expect("granted");
+        let written = std::fs::read_to_string(folder.path().join("d/99-kubelet.conf")).expect("file");
+        assert_eq!(written, "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=90\n");
+        drop(logind.inhibit().await.expect("delayed"));
+    }
+
+    #[tokio::test]
+    async fn shutdowns_are_heard_of() {
+        let (logind, server, _folder) = fake().await;
+        let shutdowns = logind.shutdowns().await.expect("signals");
+        for begins in [true, false] {
+            server.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &begins).await.expect("sent");
+        }
+        assert_eq!(shutdowns.take(2).collect::<Vec<_>>().await, [true, false]);
+    }
+}
