@@ -4,6 +4,7 @@ use crate::env;
 use crate::events::{EventSink, EventType};
 use crate::objects::{NO_TRUST_BUNDLES, ObjectError, ObjectSource};
 use crate::pods;
+use crate::watched::{Key, Watched, Watching};
 use crate::workers::context::ServiceLister;
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus};
@@ -19,7 +20,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use shared::events::{Kind, Recorder};
 use shared::flags::FeatureGates;
-use shared::informer::Informer;
+use shared::informer::{Cached, Informer};
+use shared::run::{Shutdown, TaskGroup};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,8 +34,6 @@ const DEADLINE: Duration = Duration::from_secs(15);
 
 /// Most objects of a kind that are kept.
 const MOST_KEPT: usize = 4096;
-
-type Key = (String, String);
 
 /// Why an object was not answered.
 enum Failure {
@@ -131,11 +131,78 @@ impl References {
     }
 }
 
-/// Objects by GET, kept as long as pods refer to them.
+/// How changes of config maps and secrets are found out about: `configMapAndSecretChangeDetectionStrategy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChangeDetection {
+    /// By a watch of each.
+    #[default]
+    Watch,
+    /// By asking again when what is known has become old.
+    Cache,
+    /// By asking each time.
+    Get,
+}
+
+impl ChangeDetection {
+    /// From the configuration.
+    ///
+    /// # Errors
+    /// There is no such strategy.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "" | "Watch" => Ok(Self::Watch),
+            "Cache" => Ok(Self::Cache),
+            "Get" => Ok(Self::Get),
+            other => Err(format!("unknown configmap and secret manager mode: {other}")),
+        }
+    }
+}
+
+/// Config maps or secrets, by the strategy.
+enum Referred<K> {
+    Watched(Watched<K>),
+    Kept(Kept<K>),
+    Asked,
+}
+
+impl<K: Cached> Referred<K> {
+    fn new(strategy: ChangeDetection, with: &Watching) -> Self {
+        match strategy {
+            ChangeDetection::Watch => Self::Watched(Watched::new(with.clone())),
+            ChangeDetection::Cache => Self::Kept(Kept::default()),
+            ChangeDetection::Get => Self::Asked,
+        }
+    }
+
+    async fn get(
+        &self,
+        kind: &'static str,
+        key: (&str, &str),
+        ask: impl Future<Output = Result<Option<K>, Failure>>,
+    ) -> Result<Arc<K>, ObjectError> {
+        match self {
+            Self::Watched(watched) => watched.get(kind, key).await,
+            Self::Kept(kept) => kept.get(kind, key, ask).await,
+            Self::Asked => {
+                ask.await?.map(Arc::new).ok_or_else(|| ObjectError::NotFound { kind, name: key.1.to_owned() })
+            }
+        }
+    }
+
+    fn retain(&self, used: &HashSet<Key>) {
+        match self {
+            Self::Watched(watched) => watched.retain(used),
+            Self::Kept(kept) => kept.retain(used),
+            Self::Asked => {}
+        }
+    }
+}
+
+/// Objects that pods refer to, followed or kept as long as pods do.
 pub struct ApiObjects {
     client: kube::Client,
-    config_maps: Kept<ConfigMap>,
-    secrets: Kept<Secret>,
+    config_maps: Referred<ConfigMap>,
+    secrets: Referred<Secret>,
     runtime_classes: Kept<RuntimeClass>,
     csi_drivers: Kept<CSIDriver>,
     /// All of them under one key; none where the feature gate is off.
@@ -143,13 +210,20 @@ pub struct ApiObjects {
 }
 
 impl ApiObjects {
-    /// Through a client; `ClusterTrustBundleProjection` lets pods have trust bundles.
-    pub fn new(client: kube::Client, gates: &FeatureGates) -> Self {
+    /// Through a client; watches run among `tasks` until `shutdown`. `ClusterTrustBundleProjection` lets pods have trust
+    /// bundles.
+    pub fn new(
+        client: kube::Client,
+        (strategy, gates): (ChangeDetection, &FeatureGates),
+        tasks: &TaskGroup,
+        shutdown: &Shutdown,
+    ) -> Self {
+        let with = Watching { client: client.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
         Self {
             client,
             trust_bundles: gates.enabled("ClusterTrustBundleProjection").then(Kept::default),
-            config_maps: Kept::default(),
-            secrets: Kept::default(),
+            config_maps: Referred::new(strategy, &with),
+            secrets: Referred::new(strategy, &with),
             runtime_classes: Kept::default(),
             csi_drivers: Kept::default(),
         }

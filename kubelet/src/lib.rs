@@ -18,6 +18,7 @@ mod files;
 pub mod hooks;
 pub mod images;
 pub mod keyed_lock;
+mod lock;
 pub mod memory;
 mod metrics;
 pub mod node;
@@ -38,6 +39,7 @@ pub mod status;
 pub mod topology;
 pub mod volumes;
 pub mod watchdog;
+mod watched;
 pub mod workers;
 
 pub use run::run;

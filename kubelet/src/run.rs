@@ -1,8 +1,8 @@
 //! The driver: builds the rooms, connects their doors, starts their tasks, and ends them in order. A kubelet that
 //! ends leaves its pods running; the next one adopts them.
 
-use crate::api::{ApiEvents, ApiObjects, InformedServices, slim_service};
-use crate::config::{self, Config, KubeletConfiguration};
+use crate::api::{ApiEvents, ApiObjects, ChangeDetection, InformedServices, slim_service};
+use crate::config::{self, CommandLine, Config, KubeletConfiguration};
 use crate::cri;
 use crate::csi::{self, Drivers};
 use crate::devices::{self, DeviceHandler, Devices};
@@ -12,10 +12,14 @@ use crate::exclusive::Exclusive;
 use crate::facts::PodFacts;
 use crate::hooks;
 use crate::images::Images;
+use crate::images::provider::Providers;
 use crate::images::pulled::PulledImages;
+use crate::lock;
 use crate::node::agent::Agent;
+use crate::node::logind::SystemLogind;
 use crate::node::object::Identity;
-use crate::node::{addresses, lease, tunables};
+use crate::node::shutdown::{self, NodePods};
+use crate::node::{addresses, kmsg, lease, tunables};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
 use crate::plugins;
@@ -24,7 +28,7 @@ use crate::probes;
 use crate::resource_claims::{self, ClaimHandler, ResourceClaims};
 use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups};
 use crate::server::access::Access;
-use crate::server::{Port, Server};
+use crate::server::{Handlers, Port, Server};
 use crate::settings::{PRIVATE_FOLDER, Settings};
 use crate::sources::{Source, SourceSet, annotations, file, mirror, url};
 use crate::stats::Stats;
@@ -34,8 +38,9 @@ use crate::workers::context::{Context, NoServices, NodeState, ServiceLister};
 use crate::workers::manager::Manager;
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use nix::sys::resource::{Resource, setrlimit};
 use shared::authn::{Authenticator, GroupAdder, OrAnonymous, TokenReviewAuthenticator, X509};
 use shared::authz::{AlwaysAllow, Authorizer, SubjectAccessReviewAuthorizer};
 use shared::events::Recorder;
@@ -67,9 +72,9 @@ const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let config = config::load(&flags)?;
     check_machine(&config)?;
-    flags.warn_unread();
     let watchdog = shared::run::systemd::watchdog()
         .map_err(|e| anyhow::anyhow!("create health checker: configure watchdog: {e}"))?;
+    let _lock = lock::acquire(&config.command_line, &shutdown).await?;
     let tasks = TaskGroup::new();
     let client = crate::certs::client(&config, &tasks, &shutdown).await?;
     if client.is_none() {
@@ -99,17 +104,18 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 fn check_machine(config: &Config) -> anyhow::Result<()> {
     let kubelet = &config.kubelet;
     if resources::cgroup_version() == CgroupVersion::V1 {
-        if kubelet.fail_cgroup_v1 {
-            bail!(
-                "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release"
-            );
-        }
         tracing::warn!("cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release");
     }
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     let areas: Vec<&str> = swaps.lines().skip(1).filter(|line| !line.trim().is_empty()).collect();
     if kubelet.fail_swap_on && !areas.is_empty() {
         bail!("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false");
+    }
+    eviction::signals::thresholds(kubelet)
+        .map_err(|e| anyhow::anyhow!("failed to run Kubelet: failed to create kubelet: {e}"))?;
+    let files = u64::try_from(kubelet.max_open_files).unwrap_or(u64::MAX);
+    if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, files, files) {
+        tracing::error!(%error, "Failed to set rlimit on max file handles");
     }
     // Only a process that may lower its score can; the rest stay as they are.
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", kubelet.oom_score_adj.to_string()) {
@@ -198,19 +204,28 @@ impl Kubelet {
 
         let own = Exclusive::new(&config, &settings, &machine)?;
         let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
-        let events = events(client.as_ref(), tasks, shutdown, &node_name);
+        let events_client = match &client {
+            Some(_) => Some(crate::certs::events_client(&config).await?),
+            None => None,
+        };
+        let events = events(events_client, tasks, shutdown, &node_name);
         let objects: Arc<dyn ObjectSource> = match &client {
-            Some(client) => Arc::new(ApiObjects::new(client.clone(), &config.gates)),
+            Some(client) => {
+                let strategy = &kubelet.config_map_and_secret_change_detection_strategy;
+                let strategy = ChangeDetection::parse(strategy).map_err(anyhow::Error::msg)?;
+                Arc::new(ApiObjects::new(client.clone(), (strategy, &config.gates), tasks, shutdown))
+            }
             None => Arc::new(Standalone),
         };
         let drivers = Arc::new(Drivers::new(client.clone(), &node_name));
         let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
-        let verification = kubelet.image_verification().map_err(anyhow::Error::msg)?;
+        let verification = kubelet.image_verification().map_err(|problems| anyhow::Error::msg(problems.join(", ")))?;
         let records = config
             .gates
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| Arc::new(PulledImages::new(&settings.root_dir, verification)));
         config.gates.warn_idle();
+        let providers = providers(&config.command_line)?;
         let (prober, probe_updates) = probes::Manager::new(Arc::new(runtime.clone()), Arc::clone(&events));
         let writer = Writer::new(client.clone());
         let identity = identity(&config, &settings, machine.clone(), allocatable.clone(), addresses);
@@ -222,7 +237,7 @@ impl Kubelet {
         };
         let network_error = Some("network state unknown".to_owned());
         let cx = Arc::new(Context {
-            images: Images::new(settings.serialize_image_pulls, &settings.root_dir, records),
+            images: Images::new(settings.pulls, &settings.root_dir, records, providers),
             volumes: Arc::new(volumes::Manager::new(&settings, Arc::clone(&objects), Arc::clone(&drivers))),
             cpus: own.cpus,
             memory: own.memory,
@@ -290,8 +305,15 @@ impl Kubelet {
         let images = Arc::new(eviction::images::Collector::new(Arc::clone(&cx), kubelet.into()));
         let (manager, agent) = (Arc::clone(&self.manager), Arc::clone(&self.agent));
         let eviction = eviction::Eviction::new(manager, agent, Arc::clone(&images), kubelet);
+        let eviction = eviction.map_err(|e| anyhow::anyhow!("failed to run Kubelet: failed to create kubelet: {e}"))?;
         tasks.spawn("eviction", eviction.run(token.clone()));
         tasks.spawn("images", images.run(token.clone()));
+        let node = Arc::new(NodePods { manager: Arc::clone(&self.manager), agent: Arc::clone(&self.agent) });
+        if self.config.gates.enabled("GracefulNodeShutdown") {
+            let periods = shutdown::periods(kubelet);
+            tasks.spawn("shutdown", shutdown::run(periods, SystemLogind::connect, node, token.clone()));
+        }
+        tasks.spawn("oom", kmsg::run(Arc::clone(&cx.events), token.clone()));
         self.static_pods(tasks, shutdown);
         self.plugins(tasks, shutdown);
         self.wake_workers(tasks, shutdown);
@@ -310,10 +332,38 @@ impl Kubelet {
                 mirror::run(manager, client.clone(), uid(&self.agent), move || heard.all(), token.clone()),
             );
         }
+        self.enforce_reservations(&cx).await?;
         if enforces_allocatable(&self.config.kubelet) {
             cx.events.node(EventType::Normal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
         }
         tracing::info!(node = cx.settings.node_name, "Started kubelet");
+        Ok(())
+    }
+
+    /// Holds the cgroups of the system and of the kubelet to what is reserved for them, where that is wanted.
+    async fn enforce_reservations(&self, cx: &Context) -> anyhow::Result<()> {
+        let kubelet = &self.config.kubelet;
+        let wanted = |key: &str| kubelet.enforce_node_allocatable.iter().any(|wanted| wanted == key);
+        for (whose, key, path, amounts) in [
+            ("System", "system-reserved", &kubelet.system_reserved_cgroup, &kubelet.system_reserved),
+            ("Kube", "kube-reserved", &kubelet.kube_reserved_cgroup, &kubelet.kube_reserved),
+        ] {
+            let compressible = wanted(&format!("{key}-compressible"));
+            if !compressible && !wanted(key) {
+                continue;
+            }
+            let (tree, path, reserved) =
+                (Arc::clone(&cx.cgroups), path.clone(), resources::reservation(amounts, compressible));
+            let held = path.clone();
+            let done = tokio::task::spawn_blocking(move || tree.enforce(&held, &reserved)).await?;
+            if let Err(error) = done {
+                let text = format!("Failed to enforce {whose} Reserved Cgroup Limits on {path:?}: {error}");
+                cx.events.node(EventType::Warning, "FailedNodeAllocatableEnforcement", &text);
+                bail!("Failed to start ContainerManager: {text}");
+            }
+            let text = format!("Updated limits on {} reserved cgroup {path}", whose.to_lowercase());
+            cx.events.node(EventType::Normal, "NodeAllocatableEnforced", &text);
+        }
         Ok(())
     }
 
@@ -438,8 +488,12 @@ impl Kubelet {
             health: Arc::clone(&self.health),
             access: self.access(tasks, shutdown)?,
             configuration: self.config.document.clone(),
-            debugging: kubelet.enable_debugging_handlers,
-            system_logs: kubelet.enable_system_log_handler,
+            handlers: Handlers {
+                debugging: kubelet.enable_debugging_handlers,
+                system_logs: kubelet.enable_system_log_handler,
+                profiling: kubelet.enable_profiling_handler,
+                debug_flags: kubelet.enable_debug_flags_handler,
+            },
             streams: TaskTracker::new(),
         });
         let token = shutdown.token();
@@ -527,11 +581,20 @@ fn enforces_allocatable(kubelet: &KubeletConfiguration) -> bool {
     kubelet.enforce_node_allocatable.iter().any(|what| what == "pods")
 }
 
+/// The plugins that give credentials of registries.
+fn providers(line: &CommandLine) -> anyhow::Result<Providers> {
+    let (file, folder) = (&line.image_credential_provider_config, &line.image_credential_provider_bin_dir);
+    if file.as_os_str().is_empty() || folder.as_os_str().is_empty() {
+        return Ok(Providers::default());
+    }
+    Providers::load(file, folder).map_err(|e| anyhow::anyhow!("failed to register CRI auth plugins: {e}"))
+}
+
 /// Where events go: to the API server, or to the log where there is none.
-fn events(client: Option<&kube::Client>, tasks: &TaskGroup, shutdown: &Shutdown, node: &str) -> Arc<dyn EventSink> {
+fn events(client: Option<kube::Client>, tasks: &TaskGroup, shutdown: &Shutdown, node: &str) -> Arc<dyn EventSink> {
     match client {
         Some(client) => {
-            let recorder = Recorder::new(client.clone(), tasks, shutdown, "kubelet", node);
+            let recorder = Recorder::new(client, tasks, shutdown, "kubelet", node);
             Arc::new(ApiEvents::new(recorder, node))
         }
         None => Arc::new(LogSink),
@@ -550,6 +613,22 @@ fn services(factory: Option<&Factory>) -> Arc<dyn ServiceLister> {
     }
 }
 
+/// The addresses that a cloud's controller is told to look for.
+fn provided_ips(line: &CommandLine) -> Option<String> {
+    let ips: Vec<String> = line.node_ips.iter().map(IpAddr::to_string).collect();
+    (line.external_cloud && !ips.is_empty()).then(|| ips.join(","))
+}
+
+/// Taints of a new node; one that a cloud's controller has to look at first takes no pods before.
+fn taints(config: &Config) -> Vec<Taint> {
+    let mut taints = config.kubelet.register_with_taints.clone();
+    if config.command_line.external_cloud {
+        let (key, value) = ("node.cloudprovider.kubernetes.io/uninitialized".to_owned(), Some("true".to_owned()));
+        taints.push(Taint { key, value, effect: "NoSchedule".to_owned(), time_added: None });
+    }
+    taints
+}
+
 /// What the node says of itself.
 fn identity(
     config: &Config,
@@ -563,10 +642,12 @@ fn identity(
         name: settings.node_name.clone(),
         addresses,
         labels: config.command_line.node_labels.clone(),
-        taints: kubelet.register_with_taints.clone(),
+        taints: taints(config),
         provider_id: kubelet.provider_id.clone(),
         port: kubelet.port,
         attach_detach: kubelet.enable_controller_attach_detach,
+        provided_ips: provided_ips(&config.command_line),
+        external_cloud: config.command_line.external_cloud,
         capacity: resources::capacity(&machine, &settings.resources),
         machine,
         allocatable,

@@ -39,6 +39,8 @@ pub struct Eviction {
     thresholds: Vec<Threshold>,
     transition: Duration,
     longest_grace: i64,
+    /// `localStorageCapacityIsolation`: pods are held to their own limits of storage.
+    isolates_storage: bool,
     /// Since when soft thresholds are met.
     met_since: HashMap<usize, Instant>,
     /// When each signal's threshold was met last.
@@ -46,28 +48,18 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// With the configured thresholds; bad ones are reported and left out.
+    /// With the configured thresholds.
+    ///
+    /// # Errors
+    /// One of them is wrong.
     pub fn new(
         manager: Arc<Manager>,
         agent: Arc<Agent>,
         images: Arc<images::Collector>,
         kubelet: &KubeletConfiguration,
-    ) -> Self {
-        let mut thresholds = Vec::new();
-        let grace = |signal: &str| {
-            let text = kubelet.eviction_soft_grace_period.get(signal);
-            text.and_then(|text| shared::flags::parse_duration(text).ok()).unwrap_or_default()
-        };
-        let hard = kubelet.eviction_hard.iter().map(|(signal, value)| (signal, value, None));
-        let soft = kubelet.eviction_soft.iter().map(|(signal, value)| (signal, value, Some(grace(signal))));
-        for (signal, value, grace) in hard.chain(soft) {
-            match Threshold::parse(signal, value, grace) {
-                Ok(Some(threshold)) => thresholds.push(threshold),
-                Ok(None) => {}
-                Err(error) => tracing::error!(signal, value, error, "Bad eviction threshold"),
-            }
-        }
-        Self {
+    ) -> Result<Self, String> {
+        let thresholds = signals::thresholds(kubelet)?;
+        Ok(Self {
             stats: Stats::new(Arc::clone(&manager)),
             manager,
             agent,
@@ -75,9 +67,10 @@ impl Eviction {
             thresholds,
             transition: kubelet.eviction_pressure_transition_period.0,
             longest_grace: kubelet.eviction_max_pod_grace_period,
+            isolates_storage: kubelet.local_storage_capacity_isolation,
             met_since: HashMap::new(),
             pressed: HashMap::new(),
-        }
+        })
     }
 
     /// Runs until shutdown.
@@ -93,8 +86,10 @@ impl Eviction {
     }
 
     async fn observe(&self) -> Observed {
-        let root = self.manager.context().settings.root_dir.clone();
+        let cx = self.manager.context();
+        let (root, cgroups) = (cx.settings.root_dir.clone(), Arc::clone(&cx.cgroups));
         Observed {
+            pods_memory: tokio::task::spawn_blocking(move || cgroups.pods_memory()).await.ok().flatten(),
             memory: machine::memory(),
             node_disk: machine::disk(&root),
             image_disk: self.stats.image_disk().await,
@@ -124,12 +119,16 @@ impl Eviction {
 
     /// One look; true when a pod was evicted.
     async fn step(&mut self) -> bool {
-        self.local().await;
+        if self.isolates_storage {
+            self.local().await;
+        }
         let observed = self.observe().await;
         let now = Instant::now();
         let mut due = Vec::new();
         for (index, threshold) in self.thresholds.iter().enumerate() {
-            if !observed.meets(threshold) {
+            let was_met = self.met_since.contains_key(&index);
+            let is_met = observed.meets(threshold) || (was_met && observed.is_unresolved(threshold));
+            if !is_met {
                 self.met_since.remove(&index);
                 continue;
             }
@@ -149,7 +148,7 @@ impl Eviction {
         self.manager.context().events.node(EventType::Warning, "EvictionThresholdMet", &text);
         if threshold.signal.is_disk() {
             self.images.remove_unused().await;
-            if !self.observe().await.meets(&threshold) {
+            if !self.observe().await.is_unresolved(&threshold) {
                 return false;
             }
         }
@@ -163,7 +162,7 @@ impl Eviction {
             })
         };
         Pressure {
-            memory: lately(&[Signal::Memory]),
+            memory: lately(&[Signal::Memory, Signal::PodsMemory]),
             disk: lately(&[Signal::NodeDisk, Signal::NodeInodes, Signal::ImageDisk, Signal::ImageInodes]),
             pid: lately(&[Signal::Processes]),
         }
@@ -208,11 +207,11 @@ impl Eviction {
             let (total, used) = match threshold.signal {
                 Signal::NodeDisk | Signal::ImageDisk => self.disk_use(&pod, &containers, local::Unit::Bytes).await,
                 Signal::NodeInodes | Signal::ImageInodes => self.disk_use(&pod, &containers, local::Unit::Inodes).await,
-                Signal::Memory | Signal::Processes => {
+                Signal::Memory | Signal::PodsMemory | Signal::Processes => {
                     let own = containers.iter().filter(|container| container.pod_uid == pods::uid(&pod));
                     let used = own.map(|container| (container.name.clone(), container.working_set)).collect();
                     let usage = usage.get(pods::uid(&pod));
-                    let is_memory = threshold.signal == Signal::Memory;
+                    let is_memory = threshold.signal != Signal::Processes;
                     (usage.map(|usage| if is_memory { usage.working_set } else { usage.processes }), used)
                 }
             };

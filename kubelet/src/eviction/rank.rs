@@ -102,6 +102,7 @@ fn binary(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::signals::Least;
     use super::*;
     use crate::stats::machine::Memory;
     use serde_json::json;
@@ -150,7 +151,8 @@ mod tests {
 
     #[test]
     fn the_message_says_what_was_short() {
-        let threshold = Threshold::parse("memory.available", "100Mi", None).expect("parses").expect("known");
+        let threshold =
+            Threshold { signal: Signal::Memory, least: Least::Amount(100 << 20), grace: None, reclaim: None };
         let observed = Observed {
             memory: Memory { total: 1 << 30, used: 0, working_set: (1 << 30) - (54 << 20), rss: 0 },
             ..Observed::default()

@@ -1,12 +1,16 @@
 //! Eviction signals and thresholds. Pure.
 
+use crate::config::KubeletConfiguration;
 use crate::stats::machine::{Disk, Memory};
 use proto::quantity::Quantity;
+use shared::flags::{format_nanos, parse_nanos};
 use std::time::Duration;
 
 /// What can run short, in the order in which it is dealt with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Signal {
+    /// `allocatableMemory.available`: what all pods may have together.
+    PodsMemory,
     /// `memory.available`
     Memory,
     /// `nodefs.available`
@@ -22,7 +26,8 @@ pub enum Signal {
 }
 
 impl Signal {
-    const ALL: [(Self, &'static str); 6] = [
+    const ALL: [(Self, &'static str); 7] = [
+        (Self::PodsMemory, "allocatableMemory.available"),
         (Self::Memory, "memory.available"),
         (Self::NodeDisk, "nodefs.available"),
         (Self::NodeInodes, "nodefs.inodesFree"),
@@ -39,7 +44,7 @@ impl Signal {
     /// As in messages.
     pub fn resource(self) -> &'static str {
         match self {
-            Self::Memory => "memory",
+            Self::Memory | Self::PodsMemory => "memory",
             Self::NodeDisk | Self::ImageDisk => "ephemeral-storage",
             Self::NodeInodes | Self::ImageInodes => "inodes",
             Self::Processes => "pids",
@@ -48,7 +53,7 @@ impl Signal {
 
     /// Freeing disk space helps.
     pub fn is_disk(self) -> bool {
-        !matches!(self, Self::Memory | Self::Processes)
+        !matches!(self, Self::Memory | Self::PodsMemory | Self::Processes)
     }
 }
 
@@ -70,40 +75,110 @@ pub struct Threshold {
     pub least: Least,
     /// Set for soft thresholds.
     pub grace: Option<Duration>,
+    /// How much more has to be left before the shortage is over.
+    pub reclaim: Option<Least>,
+}
+
+/// Signals that follow those of the file system that they are on, whatever is configured for them.
+const FOLLOWING: [&str; 2] = ["containerfs.available", "containerfs.inodesFree"];
+
+/// The thresholds of a configuration. Answers for upstream's `ParseThresholdConfig`.
+///
+/// # Errors
+/// The first that is wrong.
+pub fn thresholds(kubelet: &KubeletConfiguration) -> Result<Vec<Threshold>, String> {
+    let grace = |name: &str| match kubelet.eviction_soft_grace_period.get(name) {
+        None => Err(format!("grace period must be specified for the soft eviction threshold {name}")),
+        Some(text) => match parse_nanos(text) {
+            Ok(nanos @ 0..) => Ok(Some(Duration::from_nanos(nanos.unsigned_abs()))),
+            Ok(nanos) => Err(format!(
+                "invalid eviction grace period specified: {}, must be a positive value",
+                format_nanos(nanos)
+            )),
+            Err(error) => Err(error.to_string()),
+        },
+    };
+    let reclaim = |name: &str| kubelet.eviction_minimum_reclaim.get(name).map(|text| reclaimed(name, text)).transpose();
+    for name in kubelet.eviction_minimum_reclaim.keys().chain(kubelet.eviction_soft_grace_period.keys()) {
+        signal(name)?;
+    }
+    let mut all = Vec::new();
+    let hard = kubelet.eviction_hard.iter().map(|entry| (entry, true));
+    for ((name, value), is_hard) in hard.chain(kubelet.eviction_soft.iter().map(|entry| (entry, false))) {
+        let Some(signal) = signal(name)? else { continue };
+        let Some(least) = least(name, value)? else { continue };
+        let grace = if is_hard { None } else { grace(name)? };
+        all.push(Threshold { signal, least, grace, reclaim: reclaim(name)? });
+    }
+    if kubelet.enforce_node_allocatable.iter().any(|what| what == "pods") {
+        let of_memory = |threshold: &&Threshold| threshold.signal == Signal::Memory && threshold.grace.is_none();
+        let pods: Vec<Threshold> = all
+            .iter()
+            .filter(of_memory)
+            .map(|found| Threshold { signal: Signal::PodsMemory, ..found.clone() })
+            .collect();
+        all.extend(pods);
+    }
+    Ok(all)
+}
+
+fn signal(name: &str) -> Result<Option<Signal>, String> {
+    match Signal::ALL.into_iter().find(|(_, known)| *known == name) {
+        Some((signal, _)) => Ok(Some(signal)),
+        None if FOLLOWING.contains(&name) => Ok(None),
+        None => Err(format!("unsupported eviction signal {name}")),
+    }
+}
+
+/// Reads a threshold; none where it is switched off.
+fn least(name: &str, text: &str) -> Result<Option<Least>, String> {
+    if let Some(percent) = text.strip_suffix('%') {
+        if matches!(text, "0%" | "100%") {
+            return Ok(None);
+        }
+        let share = percent.parse::<f64>().map_err(|error| error.to_string())? / 100.0;
+        return match share {
+            share if share < 0.0 => Err(format!("eviction percentage threshold {name} must be >= 0%: {text}")),
+            share if share > 1.0 => Err(format!("eviction percentage threshold {name} must be <= 100%: {text}")),
+            share => Ok(Some(Least::Share(share))),
+        };
+    }
+    let amount = text.parse::<Quantity>().map_err(|error| error.to_string())?;
+    match u64::try_from(amount.value()) {
+        Ok(bytes @ 1..) => Ok(Some(Least::Amount(bytes))),
+        _ => Err(format!("eviction threshold {name} must be positive: {text}")),
+    }
+}
+
+fn reclaimed(name: &str, text: &str) -> Result<Least, String> {
+    if let Some(percent) = text.strip_suffix('%') {
+        let share = percent.parse::<f64>().map_err(|error| error.to_string())? / 100.0;
+        return match share {
+            share if share <= 0.0 => {
+                Err(format!("eviction percentage minimum reclaim {name} must be positive: {text}"))
+            }
+            share => Ok(Least::Share(share)),
+        };
+    }
+    let amount = text.parse::<Quantity>().map_err(|error| error.to_string())?;
+    let bytes = u64::try_from(amount.value());
+    bytes.map(Least::Amount).map_err(|_| format!("negative eviction minimum reclaim specified for {name}"))
+}
+
+impl Least {
+    fn of(&self, capacity: u64) -> u64 {
+        match self {
+            Self::Amount(amount) => *amount,
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+            Self::Share(share) => (capacity as f64 * share) as u64,
+        }
+    }
 }
 
 impl Threshold {
-    /// From the configuration; none when the threshold is switched off (`0%`) or of a signal that this kubelet does
-    /// not watch.
-    ///
-    /// # Errors
-    /// Not a quantity or percentage.
-    pub fn parse(signal: &str, value: &str, grace: Option<Duration>) -> Result<Option<Self>, String> {
-        let Some((signal, _)) = Signal::ALL.into_iter().find(|(_, name)| *name == signal) else {
-            let known =
-                matches!(signal, "containerfs.available" | "containerfs.inodesFree" | "allocatableMemory.available");
-            return if known { Ok(None) } else { Err(format!("unsupported signal {signal}")) };
-        };
-        let least = if let Some(percent) = value.strip_suffix('%') {
-            let share = percent.trim().parse::<f64>().map_err(|e| e.to_string())? / 100.0;
-            if share <= 0.0 || share >= 1.0 {
-                return Ok(None);
-            }
-            Least::Share(share)
-        } else {
-            let amount = value.parse::<Quantity>().map_err(|e| e.to_string())?;
-            Least::Amount(u64::try_from(amount.value()).map_err(|_| format!("{value} is negative"))?)
-        };
-        Ok(Some(Self { signal, least, grace }))
-    }
-
     /// The threshold as an amount.
     pub fn amount(&self, capacity: u64) -> u64 {
-        match self.least {
-            Least::Amount(amount) => amount,
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-            Least::Share(share) => (capacity as f64 * share) as u64,
-        }
+        self.least.of(capacity)
     }
 }
 
@@ -112,6 +187,8 @@ impl Threshold {
 pub struct Observed {
     /// Memory.
     pub memory: Memory,
+    /// Limit and use of memory by all pods.
+    pub pods_memory: Option<(u64, u64)>,
     /// The file system of the root directory.
     pub node_disk: Option<Disk>,
     /// The file system of the images.
@@ -124,6 +201,7 @@ impl Observed {
     /// What is left and the capacity; none when it is not known.
     pub fn available(&self, signal: Signal) -> Option<(u64, u64)> {
         match signal {
+            Signal::PodsMemory => self.pods_memory.map(|(limit, used)| (limit.saturating_sub(used), limit)),
             Signal::Memory => (self.memory.total > 0).then(|| (self.memory.available(), self.memory.total)),
             Signal::NodeDisk => self.node_disk.map(|disk| (disk.available, disk.capacity)),
             Signal::NodeInodes => self.node_disk.map(|disk| (disk.inodes_free, disk.inodes)),
@@ -142,34 +220,111 @@ impl Observed {
     pub fn meets(&self, threshold: &Threshold) -> bool {
         self.available(threshold.signal).is_some_and(|(left, capacity)| left < threshold.amount(capacity))
     }
+
+    /// Less is left than has to be once a threshold was met.
+    pub fn is_unresolved(&self, threshold: &Threshold) -> bool {
+        let more = |capacity: u64| threshold.reclaim.as_ref().map_or(0, |reclaim| reclaim.of(capacity));
+        let enough = |capacity: u64| threshold.amount(capacity).saturating_add(more(capacity));
+        self.available(threshold.signal).is_some_and(|(left, capacity)| left < enough(capacity))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    fn parse(changes: serde_json::Value) -> Result<Vec<Threshold>, String> {
+        thresholds(&serde_json::from_value(changes).expect("a configuration"))
+    }
+
+    fn threshold(signal: &str, value: &str) -> Option<Threshold> {
+        parse(json!({"evictionHard": {signal: value}})).expect("parses").pop()
+    }
 
     #[test]
     fn thresholds_are_amounts_or_shares() {
         let observed = Observed {
             memory: Memory { total: 1000 << 20, used: 950 << 20, working_set: 950 << 20, rss: 0 },
             node_disk: Some(Disk { capacity: 1000, available: 100, inodes: 0, inodes_free: 0 }),
+            pods_memory: Some((100, 95)),
             ..Observed::default()
         };
         for (signal, value, met) in [
             ("memory.available", "100Mi", Some(true)),
             ("memory.available", "10Mi", Some(false)),
+            ("allocatableMemory.available", "10", Some(true)),
+            ("allocatableMemory.available", "5", Some(false)),
             ("nodefs.available", "15%", Some(true)),
             ("nodefs.available", "5%", Some(false)),
             ("nodefs.available", "0%", None),
             ("nodefs.inodesFree", "5%", Some(false)),
             ("imagefs.available", "15%", Some(false)),
+            ("containerfs.available", "15%", None),
         ] {
-            let threshold = Threshold::parse(signal, value, None).expect("parses");
+            let threshold = threshold(signal, value);
             assert_eq!(threshold.map(|threshold| observed.meets(&threshold)), met, "{signal}<{value}");
         }
-        assert!(
-            Threshold::parse("nonsense", "1", None).is_err()
-                && Threshold::parse("memory.available", "x", None).is_err()
-        );
+    }
+
+    #[test]
+    fn a_shortage_is_over_when_so_much_more_is_left() {
+        let changes =
+            json!({"evictionHard": {"nodefs.available": "10%"}, "evictionMinimumReclaim": {"nodefs.available": "50"}});
+        let threshold = parse(changes).expect("parses").remove(0);
+        let states = [99, 100, 149, 150].map(|available| {
+            let node_disk = Some(Disk { capacity: 1000, available, inodes: 0, inodes_free: 0 });
+            let observed = Observed { node_disk, ..Observed::default() };
+            (observed.meets(&threshold), observed.is_unresolved(&threshold))
+        });
+        assert_eq!(states, [(true, true), (false, true), (false, true), (false, false)]);
+    }
+
+    #[test]
+    fn memory_of_all_pods_has_the_threshold_of_the_machines() {
+        let hard = json!({"memory.available": "100Mi"});
+        let soft = (json!({"memory.available": "1Gi"}), json!({"memory.available": "1m"}));
+        let signals = |enforced: &[&str]| -> Vec<(Signal, bool)> {
+            let changes = json!({"evictionHard": hard, "evictionSoft": soft.0, "evictionSoftGracePeriod": soft.1,
+                "enforceNodeAllocatable": enforced});
+            parse(changes).expect("parses").iter().map(|found| (found.signal, found.grace.is_some())).collect()
+        };
+        let own = [(Signal::Memory, false), (Signal::Memory, true)];
+        assert_eq!(signals(&["none"]), own);
+        assert_eq!(signals(&["pods"]), [own[0], own[1], (Signal::PodsMemory, false)]);
+    }
+
+    #[test]
+    fn bad_thresholds_are_refused_with_upstreams_texts() {
+        for (changes, text) in [
+            (json!({"evictionHard": {"nonsense": "1"}}), "unsupported eviction signal nonsense"),
+            (
+                json!({"evictionHard": {"memory.available": "-5%"}}),
+                "eviction percentage threshold memory.available must be >= 0%: -5%",
+            ),
+            (
+                json!({"evictionHard": {"memory.available": "101%"}}),
+                "eviction percentage threshold memory.available must be <= 100%: 101%",
+            ),
+            (
+                json!({"evictionHard": {"memory.available": "0"}}),
+                "eviction threshold memory.available must be positive: 0",
+            ),
+            (
+                json!({"evictionSoft": {"memory.available": "1Mi"}}),
+                "grace period must be specified for the soft eviction threshold memory.available",
+            ),
+            (
+                json!({"evictionSoft": {"memory.available": "1Mi"}, "evictionSoftGracePeriod": {"memory.available": "-1s"}}),
+                "invalid eviction grace period specified: -1s, must be a positive value",
+            ),
+            (
+                json!({"evictionHard": {"memory.available": "1"}, "evictionMinimumReclaim": {"memory.available": "-1"}}),
+                "negative eviction minimum reclaim specified for memory.available",
+            ),
+            (json!({"evictionMinimumReclaim": {"x": "1"}}), "unsupported eviction signal x"),
+        ] {
+            assert_eq!(parse(changes.clone()).err().as_deref(), Some(text), "{changes}");
+        }
     }
 }

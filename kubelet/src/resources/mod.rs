@@ -17,9 +17,7 @@ mod tests;
 
 pub use cgroups::{Driver, FsCgroups, NoCgroups};
 pub use limits::{Amounts, at_peak, container_resources, pod_limits, qos_class, sandbox_resources};
-pub use machine::{
-    allocatable, capacity, cgroup_version, enforced, kept_memory, machine_info, page_size, reservation,
-};
+pub use machine::{allocatable, capacity, cgroup_version, enforced, kept_memory, machine_info, page_size, reservation};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -1,0 +1,163 @@
+//! Objects that pods refer to, each followed by a watch of its own from the time when a pod needs it until none does, as
+//! upstream's `configMapAndSecretChangeDetectionStrategy: Watch` has it. Answers for `pkg/kubelet/util/manager`'s
+//! watch-based manager.
+
+use crate::objects::ObjectError;
+use parking_lot::Mutex;
+use shared::informer::{Cached, Factory, Informer, Scope};
+use shared::run::{Shutdown, TaskGroup};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a first answer may take.
+const SYNC: Duration = Duration::from_secs(1);
+/// Most objects that are followed at the same time.
+const MOST: usize = 4096;
+
+/// Namespace and name.
+pub(crate) type Key = (String, String);
+
+/// What a watch needs.
+#[derive(Clone)]
+pub(crate) struct Watching {
+    /// The API server.
+    pub(crate) client: kube::Client,
+    /// Where watches run.
+    pub(crate) tasks: TaskGroup,
+    /// Ends them all.
+    pub(crate) shutdown: Shutdown,
+}
+
+struct Watch<K> {
+    informer: Informer<K>,
+    shutdown: Shutdown,
+}
+
+impl<K> Drop for Watch<K> {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+    }
+}
+
+/// Followed objects of one kind.
+pub(crate) struct Watched<K> {
+    with: Watching,
+    watches: Mutex<HashMap<Key, Arc<Watch<K>>>>,
+}
+
+impl<K: Cached> Watched<K> {
+    pub(crate) fn new(with: Watching) -> Self {
+        Self { with, watches: Mutex::default() }
+    }
+
+    /// The object as the watch has it; what is asked for the first time is followed from now on. While the API server is
+    /// away this is what it was last.
+    ///
+    /// # Errors
+    /// There is none, or the first answer takes too long.
+    pub(crate) async fn get(&self, kind: &'static str, (namespace, name): (&str, &str)) -> Result<Arc<K>, ObjectError> {
+        let watch = self.watch((namespace.to_owned(), name.to_owned()))?;
+        if tokio::time::timeout(SYNC, watch.informer.synced()).await.is_err() {
+            let text = format!("failed to sync {kind} cache: timed out waiting for the condition");
+            return Err(ObjectError::Other(text));
+        }
+        let found = watch.informer.store().get(namespace, name);
+        found.ok_or_else(|| ObjectError::NotFound { kind, name: name.to_owned() })
+    }
+
+    fn watch(&self, key: Key) -> Result<Arc<Watch<K>>, ObjectError> {
+        let mut watches = self.watches.lock();
+        if let Some(watch) = watches.get(&key) {
+            return Ok(Arc::clone(watch));
+        }
+        if watches.len() >= MOST {
+            return Err(ObjectError::Other(format!("{MOST} objects are followed already")));
+        }
+        let Watching { client, tasks, shutdown } = self.with.clone();
+        let shutdown = shutdown.child();
+        let factory = Factory::new(client, tasks, shutdown.clone());
+        let (namespace, name) = key.clone();
+        let informer = factory.informer_in::<K>(Scope {
+            namespace: Some(namespace),
+            fields: Some(format!("metadata.name={name}")),
+            ..Scope::default()
+        });
+        informer.set_transform(K::forget_managers);
+        factory.start();
+        let watch = Arc::new(Watch { informer, shutdown });
+        watches.insert(key, Arc::clone(&watch));
+        Ok(watch)
+    }
+
+    /// Ends the watches of objects that nobody uses any more.
+    pub(crate) fn retain(&self, used: &HashSet<Key>) {
+        self.watches.lock().retain(|key, _| used.contains(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::client::Body;
+    use serde_json::json;
+    use std::convert::Infallible;
+
+    /// An API server that has one config map, `a`, and ends each watch behind the first events.
+    fn watched() -> (Watched<ConfigMap>, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let uri = request.uri().to_string();
+            let line = |verb: &str, object: serde_json::Value| format!("{}\n", json!({"type": verb, "object": object}));
+            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"},
+                "metadata": {"name": "a", "namespace": "n", "resourceVersion": "1"}});
+            let end = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"resourceVersion": "5", "annotations": {"k8s.io/initial-events-end": "true"}}});
+            let first = if uri.contains("metadata.name%3Da") { line("ADDED", object) } else { String::new() };
+            let is_first = uri.contains("sendInitialEvents=true");
+            seen.lock().push(uri);
+            async move {
+                if !is_first {
+                    return std::future::pending::<Result<Response<Body>, Infallible>>().await;
+                }
+                let body = (first + &line("BOOKMARK", end)).into_bytes();
+                Ok(Response::builder()
+                    .header("content-type", "application/json")
+                    .body(Body::from(body))
+                    .expect("answer"))
+            }
+        });
+        let client = kube::Client::new(service, "default");
+        let with = Watching { client, tasks: TaskGroup::new(), shutdown: Shutdown::new() };
+        (Watched::new(with), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_is_asked_for_once_and_followed() {
+        let (watched, asked) = watched();
+        for _ in 0..3 {
+            let found = watched.get("configmap", ("n", "a")).await.expect("there");
+            assert_eq!(found.data.as_ref().expect("data")["k"], "v");
+        }
+        let first = asked.lock().iter().filter(|uri| uri.contains("sendInitialEvents=true")).count();
+        assert_eq!(first, 1, "{:?}", asked.lock());
+        let missing = watched.get("configmap", ("n", "b")).await.expect_err("not there");
+        assert_eq!(missing.to_string(), "configmap \"b\" not found");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_uses_is_not_followed_any_more() {
+        let (watched, _asked) = watched();
+        watched.get("configmap", ("n", "a")).await.expect("there");
+        let watch = Arc::clone(watched.watches.lock().values().next().expect("a watch"));
+        let ended = watch.shutdown.clone();
+        drop(watch);
+        watched.retain(&HashSet::from([("n".to_owned(), "a".to_owned())]));
+        assert!(!ended.is_triggered());
+        watched.retain(&HashSet::new());
+        assert!(ended.is_triggered());
+    }
+}
