@@ -1,6 +1,7 @@
 # The commands a person must know. `make help` lists them.
 NODES ?= 1
 CONTROL_PLANE ?= processes
+HA ?= 1
 DNS ?= coredns
 SERVICES ?=
 IP_FAMILY ?= ipv4
@@ -14,7 +15,7 @@ export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER_BINARY := $(BIN)/cluster
 CLUSTER := $(CLUSTER_BINARY) --run .run
 
-.PHONY: help up status down load addons chart-images helm build install deb test test-vm test-kubeadm test-helm fuzz chaos bench images dns-image release lint deps
+.PHONY: help up status down backup restore load addons chart-images helm build install deb test test-vm test-kubeadm test-helm fuzz chaos bench images dns-image release lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -29,7 +30,12 @@ FAMILIES := --dual-stack
 else ifneq ($(IP_FAMILY),ipv4)
 $(error IP_FAMILY=$(IP_FAMILY) is not known; use ipv4 or dual)
 endif
-up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods, its DNS coredns or none, its IP_FAMILY ipv4 or dual, its SERVICES in a range (10.96.0.0/12)
+ifeq ($(HA),3)
+CONTROL_PLANE := ha
+else ifneq ($(HA),1)
+$(error HA=$(HA) is not known; use 1 or 3)
+endif
+up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods or HA=3 of each, its DNS coredns or none, its IP_FAMILY ipv4 or dual, its SERVICES in a range (10.96.0.0/12)
 	@dns=$$(hack/dns-image.sh $(DNS) $(CACHE)/images $(CLUSTER_BINARY)) && \
 		$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE) $(FAMILIES) $(WITH_SERVICES) $$dns
 
@@ -38,6 +44,14 @@ status: ## Tell what of the cluster runs, and how to talk to it
 
 down: ## Stop the cluster and leave nothing behind
 	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build"; exit 1; fi
+
+backup: ## Save etcd and the certificates into the new folder BACKUP
+	@test -n "$(BACKUP)" || { echo "error: no folder given; use: make backup BACKUP=folder"; exit 1; }
+	@$(CLUSTER) backup $(BACKUP)
+
+restore: ## Bring etcd back to what the folder BACKUP has
+	@test -n "$(BACKUP)" || { echo "error: no folder given; use: make restore BACKUP=folder"; exit 1; }
+	@$(CLUSTER) restore $(BACKUP)
 
 load: ## Import the image archive IMAGE into every node
 	@test -n "$(IMAGE)" || { echo "error: no archive given; use: make load IMAGE=archive.tar"; exit 1; }

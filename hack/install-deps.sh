@@ -28,6 +28,8 @@ want curl curl
 want xz xz-utils
 want protoc protobuf-compiler
 want etcd etcd-server
+want etcdctl etcd-client
+want haproxy haproxy
 want containerd containerd
 want runc runc
 want iptables iptables

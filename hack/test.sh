@@ -45,4 +45,4 @@ e2e/images/coredns.sh "$images" "$bin/cluster" || echo "SKIPPED: the image of Co
 cache=${CACHE:-$HOME/.cache/ironclad}
 e2e/images/module.sh "$cache" helm || echo "SKIPPED: helm was not built, see above"
 e2e/images/addons.sh "$cache" "$bin/cluster" local-path metrics-server || echo "SKIPPED: add-ons were not built, see above"
-BINARIES=$bin cargo test --workspace --locked --test autoscaling --test handover --test cluster --test helm --test hostile -- --test-threads=1 --nocapture
+BINARIES=$bin cargo test --workspace --locked --test autoscaling --test handover --test cluster --test ha --test helm --test hostile -- --test-threads=1 --nocapture

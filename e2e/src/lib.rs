@@ -12,10 +12,12 @@
 //!
 //! Must not: touch cgroups, processes, namespaces or rules that it did not make.
 
+pub mod backup;
 pub mod bench;
 pub mod control_plane;
 pub mod dns;
 pub mod down;
+pub mod ha;
 pub mod image;
 pub mod join;
 pub mod layout;

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::layout::Layout;
 use crate::shell::wait_for;
 
+/// Time that a process gets to end; its supervisor kills it before that.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
 /// A supervisor's work: namespaces to enter, folders to bind, processes to keep alive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
@@ -92,6 +95,18 @@ impl Machine {
             running(&self.folder).is_some()
         })
     }
+}
+
+/// Has a process stopped by the mark that its supervisor looks for, and returns when it has ended: who removes the mark gets
+/// another one.
+///
+/// # Errors
+/// When it does not end.
+pub fn stop(mark: &Path) -> Result<()> {
+    fs::write(mark, "").context("cannot write the stop mark")?;
+    let (pid, folder) = (mark.with_extension("pid"), mark.parent().context("no folder")?);
+    let told = format!("{} does not stop", mark.with_extension("").display());
+    wait_for(&told, STOP_LIMIT, folder, || alive(&pid).is_none())
 }
 
 /// The supervisor's pid, if it is alive.

@@ -26,6 +26,14 @@ pub fn bridge(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
+/// Gives the machine another address on the bridge.
+///
+/// # Errors
+/// When `ip` fails.
+pub fn host_address(layout: &Layout, address: &str) -> Result<()> {
+    run("ip", &["address", "replace", &format!("{address}/{NODE_PREFIX}"), "dev", layout.network.bridge]).map(drop)
+}
+
 /// Makes a node's namespace and its link to the bridge; does nothing when they are there.
 ///
 /// # Errors

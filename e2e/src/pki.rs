@@ -1,34 +1,23 @@
-//! Certificates, keys and kubeconfigs, in kubeadm's layout. Existing files are kept, so
-//! that a second `up` does not change a cluster's identity.
+//! The harness's certificates and kubeconfigs: those of `ironclad pki`, at the places of a run directory. Existing files are
+//! kept, so that a second `up` does not change a cluster's identity.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use ::pki::authority::{AUTHORITY_VALIDITY, Authority, Leaf, Purpose, VALIDITY};
+use ::pki::cluster::{AUTHORITIES, MASTERS, service_account_keys};
+use ::pki::keys::Algorithm;
+use ::pki::kubeconfig::{self, Demand};
 use anyhow::{Context, Result};
-use base64::prelude::{BASE64_STANDARD as STANDARD, Engine as _};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType,
-};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use crate::ha;
 use crate::layout::{APISERVER_PORT, HOST_ADDRESS, Layout, Node};
 
-/// A certificate authority on disk.
-struct Authority {
-    certificate_pem: String,
-    key_pem: String,
-}
-
-/// What a leaf certificate is for.
-struct Leaf<'a> {
-    common_name: &'a str,
-    organisation: Option<&'a str>,
-    names: &'a [&'a str],
-}
+/// Kind of the harness's keys: made in no time.
+const ALGORITHM: Algorithm = Algorithm::EcdsaP256;
 
 /// Writes everything that the control plane needs.
 ///
@@ -36,12 +25,13 @@ struct Leaf<'a> {
 /// When a file cannot be written.
 pub fn control_plane(layout: &Layout) -> Result<()> {
     let pki = layout.pki();
-    let ca = authority(&pki.join("ca"), "kubernetes")?;
-    let front = authority(&pki.join("front-proxy-ca"), "front-proxy-ca")?;
-    let etcd = authority(&pki.join("etcd/ca"), "etcd-ca")?;
+    for row in &AUTHORITIES {
+        Authority::open_or_create(&pki.join(row.file), row.common_name, ALGORITHM, AUTHORITY_VALIDITY)?;
+    }
+    let (ca, front, etcd) = (open(layout, "ca")?, open(layout, "front-proxy-ca")?, open(layout, "etcd/ca")?);
 
     let service = layout.kubernetes_service();
-    let apiserver_names = [
+    let fixed = [
         "kubernetes",
         "kubernetes.default",
         "kubernetes.default.svc",
@@ -51,17 +41,26 @@ pub fn control_plane(layout: &Layout) -> Result<()> {
         &service,
         "127.0.0.1",
     ];
-    leaf(&ca, &pki.join("apiserver"), &server("kube-apiserver", &apiserver_names))?;
-    leaf(&ca, &pki.join("apiserver-kubelet-client"), &client("kube-apiserver-kubelet-client", Some("system:masters")))?;
-    leaf(&front, &pki.join("front-proxy-client"), &client("front-proxy-client", None))?;
-    leaf(&etcd, &pki.join("etcd/server"), &server("localhost", &["localhost", "127.0.0.1"]))?;
-    leaf(&etcd, &pki.join("apiserver-etcd-client"), &client("kube-apiserver-etcd-client", None))?;
-    service_account_keys(&pki)?;
+    let names = |fixed: &[&str]| fixed.iter().chain(&ha::SERVERS).map(|name| (*name).to_owned()).collect();
+    let member = |name: &str| Leaf {
+        common_name: name.to_owned(),
+        organizations: Vec::new(),
+        // Members that are one machine call each other from its first address, and etcd looks at that.
+        names: names(&["localhost", "127.0.0.1", HOST_ADDRESS]),
+        purpose: Purpose::Both,
+    };
+    leaf(&ca, &pki.join("apiserver"), &Leaf::server("kube-apiserver", names(&fixed)))?;
+    let kubelets = Leaf::client("kube-apiserver-kubelet-client", Some(MASTERS));
+    leaf(&ca, &pki.join("apiserver-kubelet-client"), &kubelets)?;
+    leaf(&front, &pki.join("front-proxy-client"), &Leaf::client("front-proxy-client", None))?;
+    leaf(&etcd, &pki.join("etcd/server"), &member("localhost"))?;
+    leaf(&etcd, &pki.join("etcd/peer"), &member("localhost"))?;
+    leaf(&etcd, &pki.join("apiserver-etcd-client"), &Leaf::client("kube-apiserver-etcd-client", None))?;
+    service_account_keys(&pki, ALGORITHM)?;
 
-    kubeconfig(layout, &ca, "admin", &client("kubernetes-admin", Some("system:masters")), &layout.admin_conf())?;
-    for user in ["kube-controller-manager", "kube-scheduler", "kube-proxy"] {
-        let name = format!("system:{user}");
-        kubeconfig(layout, &ca, user, &client(&name, None), &layout.kubeconfig(user))?;
+    user(&ca, "kubernetes-admin", Some(MASTERS), &layout.admin_conf())?;
+    for component in ["kube-controller-manager", "kube-scheduler", "kube-proxy"] {
+        user(&ca, &format!("system:{component}"), None, &layout.kubeconfig(component))?;
     }
     Ok(())
 }
@@ -72,126 +71,36 @@ pub fn control_plane(layout: &Layout) -> Result<()> {
 /// # Errors
 /// When a file cannot be written.
 pub fn node(layout: &Layout, node: &Node) -> Result<()> {
-    let ca = authority(&layout.pki().join("ca"), "kubernetes")?;
+    let ca = open(layout, "ca")?;
     if node.bootstraps() {
         let path = layout.kubeconfig("bootstrap");
         if path.exists() {
             return Ok(());
         }
-        let config = config(&ca, "bootstrap", serde_json::json!({"token": bootstrap_token(layout)?}));
-        return write(&path, &serde_json::to_string_pretty(&config)?, 0o600);
+        let token = json!({"token": bootstrap_token(layout)?});
+        return kubeconfig::write(&path, &kubeconfig::build(&ca.certificate_pem, &server(), "bootstrap", &token));
     }
-    let user = format!("system:node:{}", node.name);
-    kubeconfig(layout, &ca, &node.name, &client(&user, Some("system:nodes")), &layout.kubeconfig(&node.name))?;
-    let names = [node.name.as_str(), node.address.as_str()];
-    leaf(&ca, &layout.pki().join(format!("kubelet-{}", node.name)), &server(&user, &names))
+    let name = format!("system:node:{}", node.name);
+    user(&ca, &name, Some("system:nodes"), &layout.kubeconfig(&node.name))?;
+    let names = vec![node.name.clone(), node.address.clone()];
+    leaf(&ca, &layout.pki().join(format!("kubelet-{}", node.name)), &Leaf::server(&name, names))
 }
 
-fn server<'a>(common_name: &'a str, names: &'a [&'a str]) -> Leaf<'a> {
-    Leaf { common_name, organisation: None, names }
-}
-
-fn client<'a>(common_name: &'a str, organisation: Option<&'a str>) -> Leaf<'a> {
-    Leaf { common_name, organisation, names: &[] }
-}
-
-fn authority(stem: &Path, common_name: &str) -> Result<Authority> {
-    let (certificate, key) = (extended(stem, "crt"), extended(stem, "key"));
-    if !certificate.exists() || !key.exists() {
-        let mut params = named(common_name, None);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages =
-            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        let pair = KeyPair::generate()?;
-        write(&key, &pair.serialize_pem(), 0o600)?;
-        write(&certificate, &params.self_signed(&pair)?.pem(), 0o644)?;
-    }
-    Ok(Authority { certificate_pem: read(&certificate)?, key_pem: read(&key)? })
+fn open(layout: &Layout, name: &str) -> Result<Authority> {
+    Authority::open(&layout.pki().join(name))
 }
 
 fn leaf(ca: &Authority, stem: &Path, leaf: &Leaf) -> Result<()> {
-    let (certificate, key) = (extended(stem, "crt"), extended(stem, "key"));
-    if certificate.exists() && key.exists() {
-        return Ok(());
-    }
-    let (certificate_pem, key_pem) = issue(ca, leaf)?;
-    write(&key, &key_pem, 0o600)?;
-    write(&certificate, &certificate_pem, 0o644)
+    ca.keep_or_issue(stem, leaf, ALGORITHM, VALIDITY)
 }
 
-fn issue(ca: &Authority, leaf: &Leaf) -> Result<(String, String)> {
-    sign(ca, &params(leaf)?)
+fn user(ca: &Authority, user: &str, group: Option<&str>, path: &Path) -> Result<()> {
+    let demand = Demand { user, leaf: Leaf::client(user, group), algorithm: ALGORITHM, validity: VALIDITY };
+    kubeconfig::keep_or_issue(path, ca, &server(), &demand)
 }
 
-fn sign(ca: &Authority, params: &CertificateParams) -> Result<(String, String)> {
-    let issuer = Issuer::from_ca_cert_pem(&ca.certificate_pem, KeyPair::from_pem(&ca.key_pem)?)?;
-    let pair = KeyPair::generate()?;
-    Ok((params.signed_by(&pair, &issuer)?.pem(), pair.serialize_pem()))
-}
-
-fn params(leaf: &Leaf) -> Result<CertificateParams> {
-    let mut params = named(leaf.common_name, leaf.organisation);
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if !leaf.names.is_empty() {
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-    }
-    for name in leaf.names {
-        params.subject_alt_names.push(match name.parse() {
-            Ok(address) => SanType::IpAddress(address),
-            Err(_) => SanType::DnsName((*name).try_into()?),
-        });
-    }
-    Ok(params)
-}
-
-fn named(common_name: &str, organisation: Option<&str>) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    if let Some(organisation) = organisation {
-        params.distinguished_name.push(DnType::OrganizationName, organisation);
-    }
-    params
-}
-
-fn service_account_keys(pki: &Path) -> Result<()> {
-    let (private, public) = (pki.join("sa.key"), pki.join("sa.pub"));
-    if private.exists() && public.exists() {
-        return Ok(());
-    }
-    let pair = KeyPair::generate()?;
-    write(&private, &pair.serialize_pem(), 0o600)?;
-    write(&public, &pair.public_key_pem(), 0o644)
-}
-
-fn kubeconfig(layout: &Layout, ca: &Authority, user: &str, leaf: &Leaf, path: &Path) -> Result<()> {
-    if path.exists() {
-        return Ok(());
-    }
-    let stem = layout.pki().join("clients").join(user);
-    self::leaf(ca, &stem, leaf)?;
-    let data = |path: PathBuf| read(&path).map(|pem| STANDARD.encode(pem));
-    let credential = serde_json::json!({
-        "client-certificate-data": data(extended(&stem, "crt"))?,
-        "client-key-data": data(extended(&stem, "key"))?,
-    });
-    write(path, &serde_json::to_string_pretty(&config(ca, user, credential))?, 0o600)
-}
-
-/// A kubeconfig for this cluster with one user.
-fn config(ca: &Authority, user: &str, credential: serde_json::Value) -> serde_json::Value {
-    serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "ironclad",
-        "clusters": [{"name": "ironclad", "cluster": {
-            "server": format!("https://{HOST_ADDRESS}:{APISERVER_PORT}"),
-            "certificate-authority-data": STANDARD.encode(&ca.certificate_pem),
-        }}],
-        "users": [{"name": user, "user": credential}],
-        "contexts": [{"name": "ironclad", "context": {"cluster": "ironclad", "user": user}}],
-    })
+fn server() -> String {
+    format!("https://{HOST_ADDRESS}:{APISERVER_PORT}")
 }
 
 /// The token that nodes join with, made at the first call.
@@ -201,11 +110,11 @@ fn config(ca: &Authority, user: &str, credential: serde_json::Value) -> serde_js
 pub fn bootstrap_token(layout: &Layout) -> Result<String> {
     let path = layout.pki().join("bootstrap-token");
     if !path.exists() {
-        let random = Sha256::digest(KeyPair::generate()?.serialize_der());
+        let random = Sha256::digest(rcgen::KeyPair::generate()?.serialize_der());
         let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        write(&path, &format!("{}.{}", &digits[..6], &digits[6..22]), 0o600)?;
+        ::pki::files::write(&path, &format!("{}.{}", &digits[..6], &digits[6..22]), ::pki::files::SECRET)?;
     }
-    read(&path)
+    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// A node's client certificate and key that are about to end: most of their time is over.
@@ -213,35 +122,11 @@ pub fn bootstrap_token(layout: &Layout) -> Result<String> {
 /// # Errors
 /// When the authority is not there.
 pub fn ending_client(layout: &Layout, node: &str) -> Result<String> {
-    let ca = authority(&layout.pki().join("ca"), "kubernetes")?;
-    let user = format!("system:node:{node}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let moment = |since_1970: Duration| rcgen::date_time_ymd(1970, 1, 1) + since_1970;
-    let mut params = params(&client(&user, Some("system:nodes")))?;
+    let mut params = Leaf::client(&format!("system:node:{node}"), Some("system:nodes")).params()?;
     params.not_before = moment(now - Duration::from_secs(2 * 60 * 60));
     params.not_after = moment(now + Duration::from_secs(8 * 60));
-    let (certificate, key) = sign(&ca, &params)?;
-    Ok(format!("{certificate}{key}"))
-}
-
-fn extended(stem: &Path, extension: &str) -> PathBuf {
-    PathBuf::from(format!("{}.{extension}", stem.display()))
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-    }
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+    let issued = open(layout, "ca")?.sign(params, ALGORITHM)?;
+    Ok(format!("{}{}", issued.certificate, issued.key))
 }

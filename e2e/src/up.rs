@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::layout::{CONTROL_PLANE, Layout, MAX_NODES, Node};
 use crate::machine::running;
 use crate::supervisor::log_file;
-use crate::{control_plane, dns, image, join, network, node, pki, preflight, shell};
+use crate::{control_plane, dns, ha, image, join, network, node, pki, preflight, shell};
 
 /// How the control plane runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum ControlPlane {
     Processes,
     /// As static pods of a kubelet.
     StaticPods,
+    /// As processes of a machine, several of each: [`ha`].
+    HighlyAvailable,
 }
 
 /// How long anything may take to come up.
@@ -73,6 +75,7 @@ fn start_control_plane(layout: &Layout, kind: ControlPlane, pause: &Path) -> Res
         say("control plane");
         let machine = match kind {
             ControlPlane::Processes => control_plane::machine(layout)?,
+            ControlPlane::HighlyAvailable => ha::machine(layout)?,
             ControlPlane::StaticPods => {
                 pki::node(layout, &Node::control_plane())?;
                 control_plane::static_pods(layout, pause)?
@@ -83,6 +86,7 @@ fn start_control_plane(layout: &Layout, kind: ControlPlane, pause: &Path) -> Res
     let log = match kind {
         ControlPlane::Processes => log_file(&folder, "kube-apiserver"),
         ControlPlane::StaticPods => log_file(&folder, "kubelet"),
+        ControlPlane::HighlyAvailable => log_file(&folder, "kube-apiserver-1"),
     };
     shell::wait_for("kube-apiserver is not ready", READY_LIMIT, &log, || {
         kubectl(layout, &["get", "--raw", "/readyz"]).is_ok()

@@ -44,7 +44,7 @@ pub struct Leaf {
     /// DNS names and addresses of a server.
     pub names: Vec<String>,
     /// Uses of it.
-    pub usage: Purpose,
+    pub purpose: Purpose,
 }
 
 impl Leaf {
@@ -55,14 +55,14 @@ impl Leaf {
             common_name: common_name.to_owned(),
             organizations: organization.map(str::to_owned).into_iter().collect(),
             names: Vec::new(),
-            usage: Purpose::Client,
+            purpose: Purpose::Client,
         }
     }
 
     /// The certificate of a server with these DNS names and addresses.
     #[must_use]
     pub fn server(common_name: &str, names: Vec<String>) -> Self {
-        Self { common_name: common_name.to_owned(), organizations: Vec::new(), names, usage: Purpose::Server }
+        Self { common_name: common_name.to_owned(), organizations: Vec::new(), names, purpose: Purpose::Server }
     }
 
     /// The demand that a certificate was made of.
@@ -84,12 +84,12 @@ impl Leaf {
             });
         }
         let usages = certificate.extended_key_usage()?.context("says nothing of its uses")?.value;
-        let usage = match (usages.client_auth, usages.server_auth) {
+        let purpose = match (usages.client_auth, usages.server_auth) {
             (true, true) => Purpose::Both,
             (_, true) => Purpose::Server,
             _ => Purpose::Client,
         };
-        Ok(Self { common_name, organizations: organizations.collect::<Result<_, _>>()?, names, usage })
+        Ok(Self { common_name, organizations: organizations.collect::<Result<_, _>>()?, names, purpose })
     }
 
     /// The parameters that an authority is asked to sign.
@@ -100,10 +100,10 @@ impl Leaf {
         let mut params = named(&self.common_name, &self.organizations);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        if self.usage != Purpose::Client {
+        if self.purpose != Purpose::Client {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         }
-        if self.usage != Purpose::Server {
+        if self.purpose != Purpose::Server {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
         }
         for name in &self.names {

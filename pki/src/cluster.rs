@@ -196,7 +196,7 @@ impl Machine {
                 common_name: self.node.clone(),
                 organizations: Vec::new(),
                 names: self.etcd_names(),
-                usage: Purpose::Both,
+                purpose: Purpose::Both,
             },
         }
     }

@@ -9,7 +9,7 @@
 pub mod authority;
 pub mod cluster;
 pub mod expiration;
-mod files;
+pub mod files;
 pub mod keys;
 pub mod kubeconfig;
 pub mod renewal;

@@ -232,7 +232,7 @@ fn make_kubeconfig(given: &ArgMatches) -> Result<()> {
 fn make_certificate(given: &ArgMatches) -> Result<()> {
     let row = pki::cluster::authority_row(text(given, "ca")?)?;
     let ca = Authority::open(&folder(given, "cert-dir")?.join(row.file))?;
-    let usage = match text(given, "usage")? {
+    let purpose = match text(given, "usage")? {
         "client" => Purpose::Client,
         "both" => Purpose::Both,
         _ => Purpose::Server,
@@ -241,7 +241,7 @@ fn make_certificate(given: &ArgMatches) -> Result<()> {
         common_name: text(given, "common-name")?.to_owned(),
         organizations: all(given, "group"),
         names: all(given, "san"),
-        usage,
+        purpose,
     };
     ca.keep_or_issue(&folder(given, "out")?, &leaf, algorithm(given)?, lasting(given))
 }

@@ -2,16 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use e2e::layout::Layout;
 use e2e::machine::{self, Machine};
-use e2e::{bench, down, image, shell, status, supervisor, up};
-
-/// How long a process may take to end; its supervisor kills it before that.
-const STOP_LIMIT: Duration = Duration::from_secs(20);
+use e2e::{backup, bench, down, image, status, supervisor, up};
 
 fn main() -> ExitCode {
     match run(&command().get_matches()) {
@@ -44,7 +40,7 @@ fn command() -> Command {
                         .long("control-plane")
                         .help("how the control plane runs")
                         .default_value("processes")
-                        .value_parser(["processes", "static-pods"]),
+                        .value_parser(["processes", "static-pods", "ha"]),
                 )
                 .arg(Arg::new("service-cidr").long("service-cidr").help("Service addresses"))
                 .arg(
@@ -63,6 +59,17 @@ fn command() -> Command {
         .subcommand(Command::new("down").about("stop it and leave nothing behind"))
         .subcommand(Command::new("status").about("tell what runs, and how to talk to it"))
         .subcommand(Command::new("load").about("import an image archive into every node").arg(path("archive")))
+        .subcommand(
+            Command::new("backup").about("save etcd and the certificates into a new folder").arg(path("folder")),
+        )
+        .subcommand(
+            Command::new("restore").about("bring etcd back to what a backup has").arg(path("folder")).arg(
+                Arg::new("revisions")
+                    .long("revisions")
+                    .help("how many revisions may have passed since the backup, where the old data is lost")
+                    .value_parser(clap::value_parser!(u32)),
+            ),
+        )
         .subcommand(Command::new("bench").about("measure the figures the project is held to").arg(path("archive")))
         .subcommand(process_command("stop", "stop a process of a machine and keep it down"))
         .subcommand(process_command("start", "let a stopped process run again"))
@@ -90,6 +97,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(("up", given)) => {
             let kind = match given.get_one::<String>("control-plane").map(String::as_str) {
                 Some("static-pods") => up::ControlPlane::StaticPods,
+                Some("ha") => up::ControlPlane::HighlyAvailable,
                 _ => up::ControlPlane::Processes,
             };
             layout.dual_stack = given.get_flag("dual-stack");
@@ -107,9 +115,13 @@ fn run(matches: &ArgMatches) -> Result<()> {
             Ok(())
         }
         Some(("load", given)) => up::load(&layout, path(given, "archive")?),
+        Some(("backup", given)) => backup::backup(&layout, path(given, "folder")?),
+        Some(("restore", given)) => {
+            backup::restore(&layout, path(given, "folder")?, given.get_one::<u32>("revisions").copied())
+        }
         Some(("bench", given)) => bench::bench(&layout, path(given, "archive")?),
         Some(("supervise", given)) => supervisor::supervise(&Machine::read(path(given, "machine")?)?),
-        Some(("stop", given)) => stop(&mark(&layout, given)?),
+        Some(("stop", given)) => machine::stop(&mark(&layout, given)?),
         Some(("start", given)) => std::fs::remove_file(mark(&layout, given)?).context("it is not stopped"),
         Some(("wrap", given)) => wrap(given),
         _ => bail!("unknown command"),
@@ -118,14 +130,6 @@ fn run(matches: &ArgMatches) -> Result<()> {
 
 fn path<'a>(given: &'a ArgMatches, name: &str) -> Result<&'a Path> {
     given.get_one::<PathBuf>(name).map(PathBuf::as_path).with_context(|| format!("no {name}"))
-}
-
-/// Has a process stopped, and returns when it has ended: who starts it again gets another one.
-fn stop(mark: &Path) -> Result<()> {
-    std::fs::write(mark, "").context("cannot write the stop mark")?;
-    let (pid, folder) = (mark.with_extension("pid"), mark.parent().context("no folder")?);
-    let told = format!("{} does not stop", mark.with_extension("").display());
-    shell::wait_for(&told, STOP_LIMIT, folder, || machine::alive(&pid).is_none())
 }
 
 fn mark(layout: &Layout, given: &ArgMatches) -> Result<PathBuf> {
