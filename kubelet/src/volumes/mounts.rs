@@ -87,7 +87,7 @@ pub(crate) fn mounts_of_the_same(place: &Path, folder: &Path) -> io::Result<usiz
     let (Some(place), Some(folder)) = (resolved(place)?, resolved(folder)?) else { return Ok(0) };
     let device = |line: &str| line.split(' ').nth(2).map(str::to_owned);
     let mounted = |line: &&str| mount_point(line).is_some_and(|point| point == place);
-    let Some(wanted) = table.lines().filter(mounted).next_back().and_then(device) else { return Ok(0) };
+    let Some(wanted) = table.lines().rfind(mounted).and_then(device) else { return Ok(0) };
     let is_same = |line: &&str| device(line).as_ref() == Some(&wanted);
     let points = table.lines().filter(is_same).filter_map(mount_point);
     Ok(points.filter(|point| point.starts_with(&folder)).count())
