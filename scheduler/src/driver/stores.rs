@@ -273,6 +273,16 @@ impl Stores {
     pub(super) fn with_workloads(self, workloads: Store<Workload>) -> Self {
         Self { workloads, ..self }
     }
+
+    /// Takes over claims, their volumes and their classes.
+    pub(super) fn with_claims(
+        self,
+        claims: Store<PersistentVolumeClaim>,
+        volumes: Store<PersistentVolume>,
+        classes: Store<StorageClass>,
+    ) -> Self {
+        Self { claims, volumes, classes, ..self }
+    }
 }
 
 impl Listers for Stores {
