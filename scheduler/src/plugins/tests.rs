@@ -260,6 +260,13 @@ fn relations_to_pods_bring_a_pod_back_by_their_keys() {
         ),
         ("InterPodAffinity", "a pod that meets one of two terms came", both(), assigned(None, Some(app())), no),
         ("InterPodAffinity", "a pod that meets both came", both(), assigned(None, Some(app().label("tier", "x"))), yes),
+        (
+            "PodTopologySpread",
+            "a pod without a node came",
+            pod("p"),
+            ClusterEvent::WaitingPod(Arc::new(app().info())),
+            no,
+        ),
         ("PodTopologySpread", "a node moved", spread("Ignore"), changed(zone("a"), zone("b")), yes),
         (
             "PodTopologySpread",

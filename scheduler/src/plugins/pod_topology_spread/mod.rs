@@ -140,6 +140,7 @@ impl Requeue for PodTopologySpread {
         let hard = || pod.spread.iter().filter(|c| c.hard);
         let keys = |n: &NodeBase| hard().all(|c| n.labels.contains_key(&c.topology_key));
         match event {
+            ClusterEvent::WaitingPod(_) => Hint::Skip,
             _ if pod.spread.is_empty() => Hint::Queue,
             ClusterEvent::AssignedPod { old, new } => {
                 let counted = |c: &SpreadConstraint, p: &Option<Arc<PodInfo>>| {
