@@ -1,6 +1,7 @@
 //! The API server, behind the [`Api`] port.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 use shared::client::typed;
+use shared::events::{Kind, Recorder};
 use shared::informer::{Cached, Store};
 
 use super::binding::{self, Place, Progress};
@@ -43,6 +45,8 @@ pub(super) struct KubeApi {
     /// Versions of the claims (and volumes, which have no namespace) that were written for bindings under way, by namespace
     /// and name: only what is as new as that tells what became of them.
     pub(super) written: Mutex<HashMap<(String, String), u64>>,
+    /// By profile.
+    pub(super) recorders: HashMap<Arc<str>, Recorder>,
 }
 
 impl KubeApi {
@@ -164,6 +168,12 @@ impl Api for KubeApi {
             return Err(ApiError { code: 404, message: format!("pods \"{}\" not found", pod.name) });
         }
         Ok(found.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty()))
+    }
+
+    fn event(&self, pod: &PodInfo, reason: &str, note: String) {
+        if let Some(recorder) = self.recorders.get(&pod.scheduler_name) {
+            recorder.event_v1(&pod.reference(), None, Kind::Normal, reason, "Scheduling", note);
+        }
     }
 
     async fn patch_status(&self, pod: &PodInfo, mut patch: Value) -> Result<(), ApiError> {

@@ -10,6 +10,7 @@ mod failure;
 mod resources;
 mod stores;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -68,11 +69,12 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let extended = settings.get("extenders").and_then(|e| e.as_array()).is_some_and(|e| !e.is_empty());
     let informers = Informers::new(&factory, extended, features);
     let profiles = Arc::new(with_extenders(profiles, &settings, &informers)?);
-    let core = core(profiles, timing(&flags, &configuration), client, &informers);
-    core.listen(&informers);
     let host = hostname();
     let recorder = |name: &Arc<str>| Recorder::new(background.clone(), &tasks, &shutdown, name, &host);
-    let recorders = core.profiles.keys().map(|name| (Arc::clone(name), recorder(name))).collect();
+    let recorders: HashMap<Arc<str>, Recorder> =
+        profiles.keys().map(|name| (Arc::clone(name), recorder(name))).collect();
+    let core = core(profiles, timing(&flags, &configuration), client, &informers, recorders.clone());
+    core.listen(&informers);
     let bindings = TaskGroup::new();
     let cycle = Cycle {
         reporter: Arc::new(Reporter { core: Arc::clone(&core), tasks: bindings.clone(), recorders }),
@@ -133,6 +135,7 @@ fn features(flags: &FlagSet) -> Features {
         comparisons: flags.enabled("TaintTolerationComparisonOperators"),
         taint_rules: flags.enabled("DRADeviceTaints") && flags.enabled("DRADeviceTaintRules"),
         partitions: flags.enabled("DRAPartitionableDevices"),
+        bindings: flags.enabled("DRADeviceBindingConditions") && flags.enabled("DRAResourceClaimDeviceStatus"),
         capacity_scores: flags.enabled("StorageCapacityScoring"),
     }
 }
@@ -167,7 +170,13 @@ fn with_extenders(profiles: Vec<Profile>, settings: &Settings, informers: &Infor
     Ok(extended.collect())
 }
 
-fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Informers) -> Arc<Core> {
+fn core(
+    profiles: Arc<Profiles>,
+    timing: Timing,
+    client: Client,
+    informers: &Informers,
+    recorders: HashMap<Arc<str>, Recorder>,
+) -> Arc<Core> {
     let (stores, pods) = (Arc::new(informers.stores()), informers.pods.store());
     let api = KubeApi {
         client,
@@ -177,6 +186,7 @@ fn core(profiles: Arc<Profiles>, timing: Timing, client: Client, informers: &Inf
         csi_nodes: informers.csi_nodes.store(),
         pods: pods.clone(),
         written: Mutex::default(),
+        recorders,
     };
     let listers: Arc<dyn Listers> = stores.clone();
     let queue = Queue::new(Arc::clone(&profiles), timing).with_listers(listers);

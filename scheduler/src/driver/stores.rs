@@ -52,7 +52,7 @@ pub(super) struct Informers {
     pub(super) workloads: Option<Informer<Workload>>,
     /// Made when rules taint devices.
     pub(super) rules: Option<Informer<DeviceTaintRule>>,
-    partitions: bool,
+    features: Features,
     ledger: Arc<Ledger>,
     inventory: Arc<Mutex<Option<Arc<Inventory>>>>,
     pub(super) budgets: Informer<PodDisruptionBudget>,
@@ -85,7 +85,7 @@ impl Informers {
             slices: factory.informer(),
             workloads: features.gangs.then(|| factory.informer()),
             rules: features.taint_rules.then(|| factory.informer()),
-            partitions: features.partitions,
+            features,
             ledger: Arc::default(),
             inventory: Arc::default(),
             budgets: factory.informer(),
@@ -163,7 +163,7 @@ impl Informers {
             workloads: self.workloads.as_ref().map(Informer::store).unwrap_or_default(),
             gangs: Arc::default(),
             rules: self.rules.as_ref().map(Informer::store).unwrap_or_default(),
-            partitions: self.partitions,
+            features: self.features,
             ledger: Arc::clone(&self.ledger),
             inventory: Arc::clone(&self.inventory),
             budgets: self.budgets.store(),
@@ -256,7 +256,7 @@ pub(super) struct Stores {
     workloads: Store<Workload>,
     gangs: Arc<Gangs>,
     rules: Store<DeviceTaintRule>,
-    partitions: bool,
+    features: Features,
     ledger: Arc<Ledger>,
     /// Read from the slices when first asked for after a change.
     inventory: Arc<Mutex<Option<Arc<Inventory>>>>,
@@ -331,7 +331,8 @@ impl Listers for Stores {
         let mut known = self.inventory.lock();
         let read = || {
             let (slices, rules) = (self.slices.list(), self.rules.list());
-            Arc::new(Inventory::of(Sources { slices: &slices, rules: &rules, partitions: self.partitions }))
+            let Features { partitions, bindings, .. } = self.features;
+            Arc::new(Inventory::of(Sources { slices: &slices, rules: &rules, partitions, bindings }))
         };
         Arc::clone(known.get_or_insert_with(read))
     }

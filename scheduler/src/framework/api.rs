@@ -34,6 +34,8 @@ pub trait Api: Send + Sync {
     async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ApiError>;
     /// The node that the server has a pod on, if any; 404 when it is not the one with that uid any more.
     async fn node_of(&self, pod: &PodInfo) -> Result<Option<String>, ApiError>;
+    /// Writes an event about a pod that is being bound.
+    fn event(&self, _pod: &PodInfo, _reason: &str, _note: String) {}
     /// Merges into a pod's status.
     async fn patch_status(&self, pod: &PodInfo, patch: serde_json::Value) -> Result<(), ApiError>;
     /// Deletes a pod, if it still is the one with that uid.

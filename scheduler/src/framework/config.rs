@@ -100,6 +100,8 @@ pub struct Features {
     pub taint_rules: bool,
     /// DRAPartitionableDevices.
     pub partitions: bool,
+    /// DRADeviceBindingConditions, beside DRAResourceClaimDeviceStatus.
+    pub bindings: bool,
     /// StorageCapacityScoring.
     pub capacity_scores: bool,
 }

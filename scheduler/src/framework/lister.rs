@@ -104,6 +104,8 @@ pub struct Fixed {
     pub rules: Vec<Arc<DeviceTaintRule>>,
     /// DRAPartitionableDevices.
     pub partitions: bool,
+    /// DRADeviceBindingConditions.
+    pub bindings: bool,
     /// What was last read from the slices, and from which.
     inventory: Mutex<(Vec<Arc<ResourceSlice>>, Arc<Inventory>)>,
     /// The books.
@@ -128,7 +130,7 @@ pub struct Fixed {
 
 impl Fixed {
     fn sources(&self) -> Sources<'_> {
-        Sources { slices: &self.slices, rules: &self.rules, partitions: self.partitions }
+        Sources { slices: &self.slices, rules: &self.rules, partitions: self.partitions, bindings: self.bindings }
     }
 
     /// Adds a resource claim or takes over its new form.

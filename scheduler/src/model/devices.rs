@@ -44,6 +44,8 @@ pub struct Sources<'a> {
     pub rules: &'a [Arc<DeviceTaintRule>],
     /// Devices may share counters, and be reached each from nodes of its own (DRAPartitionableDevices).
     pub partitions: bool,
+    /// Devices may have conditions for the binding of their pods (DRADeviceBindingConditions).
+    pub bindings: bool,
 }
 
 /// A device that a claim holds.
@@ -136,6 +138,31 @@ pub struct Device {
     pub counters: Counters,
     /// Its own reach, where the slice leaves that to devices.
     pub reach: Option<Reach>,
+    /// Conditions for the binding of pods that use it, if it has any.
+    pub binding: Option<Box<Binding>>,
+}
+
+/// Binding conditions of a device (DRADeviceBindingConditions).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Binding {
+    /// Conditions that have to be true.
+    pub conditions: Vec<String>,
+    /// Conditions of which each means that it will not get ready.
+    pub failures: Vec<String>,
+    /// The claim is limited to the node that was chosen for it.
+    pub to_node: bool,
+}
+
+impl Binding {
+    fn of(device: &api::Device) -> Option<Box<Self>> {
+        let list = |all: &Option<Vec<String>>| all.clone().unwrap_or_default();
+        let it = Self {
+            conditions: list(&device.binding_conditions),
+            failures: list(&device.binding_failure_conditions),
+            to_node: device.binds_to_node == Some(true),
+        };
+        (it != Self::default()).then(|| Box::new(it))
+    }
 }
 
 /// One slice.
@@ -206,6 +233,7 @@ pub struct Pool<'a> {
 pub struct Inventory {
     slices: Vec<Slice>,
     partitions: bool,
+    bindings: bool,
     /// Counters of each pool, and the devices anywhere in it that take of them.
     counters: Vec<(Counters, Vec<(DeviceId, Counters)>)>,
     faults: Vec<Fault>,
@@ -291,6 +319,7 @@ fn likeness(hasher: &RandomState, slice: &ResourceSlice, device: &api::Device, t
         device.allow_multiple_allocations,
         taints,
         (&device.consumes_counters, &device.node_name, device.all_nodes, &device.node_selector),
+        (&device.binding_conditions, &device.binding_failure_conditions, device.binds_to_node),
     );
     serde_json::to_string(&rest).unwrap_or_default().hash(&mut h);
     h.finish()
@@ -310,7 +339,7 @@ impl Inventory {
             .filter(|s| newest.get(&(&*s.spec.driver, &*s.spec.pool.name)) == Some(&s.spec.pool.generation))
             .collect();
         current.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let mut out = Self { partitions: sources.partitions, ..Self::default() };
+        let mut out = Self { partitions: sources.partitions, bindings: sources.bindings, ..Self::default() };
         let mut pools: HashMap<(&str, &str), usize> = HashMap::new();
         let mut members: Vec<Members<'_>> = Vec::new();
         let hasher = RandomState::new();
@@ -355,7 +384,9 @@ impl Inventory {
                 multiple: d.allow_multiple_allocations == Some(true),
                 kind: likeness(hasher, slice, d, &taints),
                 taints,
-                unsupported: counts && !self.partitions || d.binding_conditions.as_ref().is_some_and(|c| !c.is_empty()),
+                unsupported: counts && !self.partitions
+                    || !self.bindings && d.binding_conditions.as_ref().is_some_and(|c| !c.is_empty()),
+                binding: if self.bindings { Binding::of(d) } else { None },
                 counters: consumption(d),
                 reach: Reach::of(d.node_name.as_ref(), d.all_nodes, d.node_selector.as_ref()),
             }

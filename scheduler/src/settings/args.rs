@@ -1,6 +1,7 @@
 //! Plugins' arguments: defaults inside lists, and upstream's rules.
 
 use serde_json::{Value, json};
+use shared::flags::parse_duration;
 use shared::status::field::{Error, Path};
 
 use proto::selector::format::qualified_name;
@@ -9,6 +10,9 @@ use crate::framework::Features;
 
 /// Fills in what depends on other fields.
 pub(super) fn defaults(plugin: &str, args: &mut Value, features: Features) {
+    if plugin == "DynamicResources" && features.bindings && args.get("bindingTimeout").is_none_or(Value::is_null) {
+        args["bindingTimeout"] = "10m0s".into();
+    }
     if plugin == "VolumeBinding" && features.capacity_scores {
         let shape = args.get("shape").and_then(Value::as_array);
         if shape.is_none_or(Vec::is_empty) {
@@ -283,7 +287,13 @@ impl Check<'_> {
         if text(args, "filterTimeout").starts_with('-') {
             self.invalid(self.path.child("filterTimeout"), text(args, "filterTimeout"), "must be zero or positive");
         }
-        if args.get("bindingTimeout").is_some_and(|t| !t.is_null()) {
+        if self.features.bindings {
+            let timeout = text(args, "bindingTimeout");
+            let least = std::time::Duration::from_secs(1);
+            if !timeout.is_empty() && parse_duration(timeout).unwrap_or_default() < least {
+                self.invalid(self.path.child("bindingTimeout"), timeout, "must be at least 1 second");
+            }
+        } else if args.get("bindingTimeout").is_some_and(|t| !t.is_null()) {
             let why = "DRADeviceBindingConditions or DRAResourceClaimDeviceStatus feature gate is disabled";
             self.errors.push(Error::forbidden(self.path.child("bindingTimeout"), why));
         }

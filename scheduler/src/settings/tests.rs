@@ -263,3 +263,20 @@ fn shape_of_capacity_scores_belongs_to_its_gate() {
         "{why}"
     );
 }
+
+#[test]
+fn time_for_binding_conditions_belongs_to_their_gate() {
+    let on = Features { bindings: true, ..Features::default() };
+    let timeout = |given: Value, features: Features| {
+        let done = complete(&settings(with_args("DynamicResources", json!({"bindingTimeout": given}))), features);
+        let done = done.map_err(|e| e.to_string())?;
+        validate(&done, features).map_err(|e| e.to_string())?;
+        let configs = done["profiles"][0]["pluginConfig"].as_array().expect("list").clone();
+        let config = configs.into_iter().find(|c| c["name"] == "DynamicResources").unwrap_or_default();
+        Ok::<Value, String>(config["args"]["bindingTimeout"].clone())
+    };
+    assert_eq!(timeout(json!(null), on), Ok(json!("10m0s")));
+    assert_eq!(timeout(json!("30s"), on), Ok(json!("30s")));
+    assert!(timeout(json!("500ms"), on).is_err_and(|e| e.contains("must be at least 1 second")));
+    assert!(timeout(json!("30s"), Features::default()).is_err_and(|e| e.contains("feature gate is disabled")));
+}

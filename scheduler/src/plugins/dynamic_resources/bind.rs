@@ -14,7 +14,8 @@ const CONFLICT: u16 = 409;
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Writes the allocation, if there is one to write, and reserves the claim for the pod.
+/// Writes the allocation, if there is one to write, and reserves the claim for the pod. With `stamp` the time is written
+/// that its devices have from then on to get ready.
 ///
 /// # Errors
 /// Upstream's words.
@@ -23,10 +24,11 @@ pub(super) async fn reserve(
     claim: &ResourceClaim,
     allocate: Option<&AllocationResult>,
     pod: &PodInfo,
+    stamp: bool,
 ) -> Result<ResourceClaim, String> {
     let mut claim = claim.clone();
     for attempt in 1.. {
-        match attempt_once(api, &mut claim, allocate, pod).await {
+        match attempt_once(api, &mut claim, allocate, pod, stamp).await {
             Ok(written) => return Ok(written),
             Err(Refused::Conflict(_)) if attempt < TRIES => {
                 tokio::time::sleep(PAUSE).await;
@@ -52,6 +54,7 @@ async fn attempt_once(
     claim: &mut ResourceClaim,
     allocate: Option<&AllocationResult>,
     pod: &PodInfo,
+    stamp: bool,
 ) -> Result<ResourceClaim, Refused> {
     let who = full_name(claim);
     let refused = |what: &str, e: ApiError| {
@@ -72,6 +75,9 @@ async fn attempt_once(
             *claim = with.map_err(|e| refused("add finalizer to claim", e))?;
         }
         claim.status.get_or_insert_default().allocation = Some(wanted.clone());
+    }
+    if stamp && let Some(allocation) = claim.status.as_mut().and_then(|status| status.allocation.as_mut()) {
+        allocation.allocation_timestamp.get_or_insert_with(shared::types::now);
     }
     let consumer = ResourceClaimConsumerReference {
         resource: "pods".to_owned(),

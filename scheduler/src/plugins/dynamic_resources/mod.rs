@@ -9,6 +9,7 @@ mod allocate;
 mod bind;
 mod capacity;
 mod claims;
+mod conditions;
 mod request;
 mod result;
 mod selectors;
@@ -43,10 +44,18 @@ const ELSEWHERE: &str = "resourceclaim not available on the node";
 /// How long the search on one node may take, unless the arguments say otherwise.
 const FILTER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time that devices have to get ready, unless the arguments say otherwise.
+const BINDING_TIMEOUT: Duration = Duration::from_secs(600);
+/// Pause between two looks at claims whose devices get ready.
+const PAUSE: Duration = Duration::from_secs(5);
+
 struct DynamicResources {
     selectors: Selectors,
     /// `None` for no limit.
     timeout: Option<Duration>,
+    /// Time that devices have to get ready for their pod, and how often they are looked at meanwhile.
+    binding_timeout: Duration,
+    pause: Duration,
     features: Features,
 }
 
@@ -61,7 +70,11 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
     };
     let timeout = Some(timeout).filter(|t| !t.is_zero());
     let selectors = if features.consumable_capacity { Selectors::of_shared() } else { Selectors::default() };
-    let it = Arc::new(DynamicResources { selectors, timeout, features });
+    let binding_timeout = match args.get("bindingTimeout").and_then(Value::as_str) {
+        None => BINDING_TIMEOUT,
+        Some(text) => parse_duration(text).map_err(|e| ConfigError::Args(NAME, e.to_string()))?,
+    };
+    let it = Arc::new(DynamicResources { selectors, timeout, binding_timeout, pause: PAUSE, features });
     Ok(Plugin::new(NAME)
         .pre_enqueue(&it)
         .pre_filter(&it)
@@ -80,6 +93,8 @@ struct Notes {
     claims: Vec<Arc<ResourceClaim>>,
     /// The nodes of each claim that is allocated, if it is limited to some.
     limits: Vec<Option<Vec<NodeTerm>>>,
+    /// Positions of claims whose devices failed, or did not get ready in time.
+    stuck: Vec<usize>,
     /// For the claims that are not allocated.
     setup: Option<Arc<Setup>>,
     ledger: Arc<Ledger>,
@@ -100,7 +115,10 @@ impl Notes {
     /// Positions of claims that are allocated where the node cannot reach them.
     fn elsewhere<'a>(&'a self, node: &'a NodeBase) -> impl Iterator<Item = usize> + 'a {
         let fits = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(&node.name, &node.labels));
-        self.limits.iter().enumerate().filter(move |(_, l)| l.as_ref().is_some_and(|t| !fits(t))).map(|(i, _)| i)
+        let elsewhere = move |(i, limit): &(usize, &Option<Vec<NodeTerm>>)| {
+            limit.as_ref().is_some_and(|terms| !fits(terms)) || self.stuck.contains(i)
+        };
+        self.limits.iter().enumerate().filter(elsewhere).map(|(i, _)| i)
     }
 }
 
@@ -151,7 +169,12 @@ impl PreFilter for DynamicResources {
                 left: Mutex::default(),
             })
         });
-        state.put(Notes { claims, limits, setup, ledger, later: Arc::default() });
+        let is_stuck = |claim: &ResourceClaim| conditions::is_stuck(claim, self.binding_timeout, cx.now);
+        let stuck = match self.features.bindings {
+            true => (0..claims.len()).filter(|at| is_stuck(&claims[*at])).collect(),
+            false => Vec::new(),
+        };
+        state.put(Notes { claims, limits, stuck, setup, ledger, later: Arc::default() });
         Ok(PreFiltered::All)
     }
 }
@@ -164,7 +187,9 @@ impl DynamicResources {
     /// Allocations on a node, one for each claim that needs one.
     fn allocations(&self, setup: &Setup, node: &NodeBase) -> Result<Option<Vec<AllocationResult>>, Stop> {
         let shares = allocate(setup, &self.selectors, node, self.deadline())?;
-        let write = |shares: Vec<_>| setup.wanted.iter().zip(&shares).map(|(w, s)| result::allocation(w, s)).collect();
+        let write = |shares: Vec<_>| {
+            setup.wanted.iter().zip(&shares).map(|(w, s)| result::allocation(w, s, &node.name)).collect()
+        };
         Ok(shares.map(write))
     }
 }
@@ -300,7 +325,7 @@ impl PreBind for DynamicResources {
         state.get::<Notes>().is_some_and(|n| !n.claims.is_empty())
     }
 
-    async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, _: &str) -> Status {
+    async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
         let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
         for (at, claim) in notes.claims.iter().enumerate() {
             if claims::reserved_for(claim, pod) {
@@ -311,7 +336,7 @@ impl PreBind for DynamicResources {
                 let later = notes.later.lock();
                 later.allocations.iter().find(|(i, _)| *i == at).map(|(_, a)| a.clone())
             };
-            match bind::reserve(api, claim, allocation.as_ref(), pod).await {
+            match bind::reserve(api, claim, allocation.as_ref(), pod, self.features.bindings).await {
                 Ok(written) => {
                     if allocation.is_some() {
                         notes.ledger.written(written.clone());
@@ -321,7 +346,14 @@ impl PreBind for DynamicResources {
                 Err(why) => return Status::error(why),
             }
         }
-        Status::SUCCESS
+        let claims = notes.later.lock().reserved.clone();
+        if !self.features.bindings || !claims.iter().any(conditions::awaits) {
+            return Status::SUCCESS;
+        }
+        let note = format!("waiting for binding conditions for device on node {node}");
+        api.event(pod, "BindingConditionsPending", note);
+        let ready = conditions::wait(api, &claims, self.binding_timeout, self.pause).await;
+        ready.map_or_else(Status::error, |()| Status::SUCCESS)
     }
 
     async fn undo(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {

@@ -11,10 +11,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::allocate::{Picked, Share};
 use super::request::{MAX_ALTERNATIVES, Want, Wanted};
-use crate::model::devices::{Amounts, Reach};
+use crate::model::devices::{Amounts, Binding, Reach};
 
 /// The allocation of a claim.
-pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>) -> AllocationResult {
+pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>, node: &str) -> AllocationResult {
     let results = share.devices.iter().map(|p| DeviceRequestAllocationResult {
         request: p.want.name.clone(),
         driver: p.slice.driver.to_string(),
@@ -23,8 +23,9 @@ pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>) -> AllocationResult
         admin_access: p.want.admin.then_some(true),
         share_id: p.share.is_some().then(|| uuid::Uuid::new_v4().to_string()),
         tolerations: Some(p.want.tolerations.clone()).filter(|all| !all.is_empty()),
+        binding_conditions: conditions(p, |binding| &binding.conditions),
+        binding_failure_conditions: conditions(p, |binding| &binding.failures),
         consumed_capacity: p.share.as_ref().filter(|share| !share.is_empty()).map(stored),
-        ..DeviceRequestAllocationResult::default()
     });
     let config = configuration(wanted, share);
     AllocationResult {
@@ -32,9 +33,14 @@ pub(super) fn allocation(wanted: &Wanted, share: &Share<'_>) -> AllocationResult
             results: Some(results.collect()),
             config: (!config.is_empty()).then_some(config),
         }),
-        node_selector: node_selector(&share.devices),
+        node_selector: node_selector(&share.devices, node),
         ..AllocationResult::default()
     }
+}
+
+/// Conditions that a device has, if any.
+fn conditions(picked: &Picked<'_>, of: impl Fn(&Binding) -> &Vec<String>) -> Option<Vec<String>> {
+    picked.device.binding.as_ref().map(|binding| of(binding).clone()).filter(|all| !all.is_empty())
 }
 
 fn stored(amounts: &Amounts) -> BTreeMap<String, Quantity> {
@@ -83,9 +89,12 @@ fn of_classes<'a>(chosen: impl Iterator<Item = &'a Want>) -> Vec<DeviceAllocatio
 }
 
 /// From where all devices can be reached; `None` for everywhere.
-fn node_selector(devices: &[Picked<'_>]) -> Option<NodeSelector> {
+fn node_selector(devices: &[Picked<'_>], node: &str) -> Option<NodeSelector> {
     let mut term = NodeSelectorTerm::default();
     for device in devices {
+        if device.device.binding.as_ref().is_some_and(|binding| binding.to_node) {
+            return Some(only(node));
+        }
         match device.slice.reach_of(device.device) {
             Reach::Node(name) => return Some(only(name)),
             Reach::Everywhere | Reach::PerDevice => {}

@@ -21,13 +21,20 @@ use crate::testing::{PodBuilder, node, pod};
 
 use super::{DynamicResources, claims};
 
+mod conditions;
 mod partitions;
 mod sharing;
 
 const NO: &str = "cannot allocate all claims";
 
 fn plugin() -> DynamicResources {
-    DynamicResources { selectors: Default::default(), timeout: None, features: Features::default() }
+    DynamicResources {
+        selectors: Default::default(),
+        timeout: None,
+        binding_timeout: std::time::Duration::from_secs(600),
+        pause: std::time::Duration::from_millis(1),
+        features: Features::default(),
+    }
 }
 
 fn user(name: &str, claims: &[&str]) -> PodBuilder {

@@ -7,8 +7,8 @@ use super::*;
 fn sharing() -> DynamicResources {
     DynamicResources {
         selectors: Selectors::of_shared(),
-        timeout: None,
         features: Features { consumable_capacity: true, ..Features::default() },
+        ..plugin()
     }
 }
 
