@@ -31,6 +31,7 @@ measure() {
   example e2e apiserver "$bin/kube-apiserver"
   example e2e controllers "$bin/kube-apiserver" "$bin/kube-controller-manager"
   example scheduler throughput all
+  example scheduler scale
   example e2e scheduler "$bin/kube-apiserver" "$bin/kube-scheduler"
   in_memory proto codecs
   in_memory apiserver decisions
