@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -15,6 +16,9 @@ use crate::api::Reader;
 const GROUP: &str = "system:bootstrappers";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 
+/// How long a token waits for the secrets of a server that has just started.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+
 /// The authenticator.
 pub struct BootstrapTokens {
     /// Watch cache.
@@ -25,6 +29,10 @@ pub struct BootstrapTokens {
 impl TokenAuthenticator for BootstrapTokens {
     async fn token(&self, token: &str, _: &[String]) -> Result<Option<Identity>, AuthnError> {
         let Some((id, secret)) = split(token) else { return Ok(None) };
+        // A cache is read when it is first asked for, and until then it knows no token.
+        if !self.reader.synced("", "secrets") {
+            tokio::time::timeout(READ_LIMIT, self.reader.changed("", "secrets", 0)).await.ok();
+        }
         let stored = self.reader.get("", "secrets", "kube-system", &format!("bootstrap-token-{id}"));
         let now = jiff::Timestamp::now();
         Ok(stored.and_then(|stored| identify(&stored, id, secret, now)).map(Identity::from))
@@ -81,8 +89,13 @@ fn identify(stored: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures::future::BoxFuture;
     use serde_json::json;
+
+    use super::*;
+    use crate::api::{Source, Stored};
 
     fn secret(pairs: &[(&str, &str)]) -> Value {
         let mut data = serde_json::Map::new();
@@ -120,6 +133,50 @@ mod tests {
         ] {
             assert_eq!(groups(&secret(pairs)), want, "{pairs:?}");
         }
+    }
+
+    /// Secrets that nobody has asked for yet.
+    struct Unread {
+        secret: Value,
+        read: AtomicBool,
+    }
+
+    impl Reader for Unread {
+        fn get(&self, _: &str, _: &str, _: &str, _: &str) -> Option<Arc<Value>> {
+            self.read.load(Ordering::SeqCst).then(|| Arc::new(self.secret.clone()))
+        }
+
+        fn list(&self, _: &str, _: &str, _: Option<&str>) -> Vec<Arc<Value>> {
+            Vec::new()
+        }
+
+        fn version(&self, _: &str, _: &str) -> u64 {
+            0
+        }
+
+        fn synced(&self, _: &str, _: &str) -> bool {
+            self.read.load(Ordering::SeqCst)
+        }
+
+        fn source(&self, _: &str, _: &str) -> Option<Arc<dyn Source>> {
+            None
+        }
+
+        fn changed<'a>(&'a self, _: &'a str, _: &'a str, _: u64) -> BoxFuture<'a, ()> {
+            Box::pin(async { self.read.store(true, Ordering::SeqCst) })
+        }
+
+        fn stored(&self, _: &str, _: &str) -> Option<Stored> {
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_token_waits_for_the_secrets() {
+        let reader = Arc::new(Unread { secret: secret(&[]), read: AtomicBool::new(false) });
+        let tokens = BootstrapTokens { reader };
+        let known = tokens.token("abcdef.0123456789abcdef", &[]).await.expect("an answer");
+        assert!(known.is_some());
     }
 
     #[test]
