@@ -303,7 +303,8 @@ mod tests {
         assert!(config.contains("https://10.89.0.12:30443"));
     }
 
-    /// Whoever reads a pod's files must not be able to issue certificates, but of the controller manager's.
+    /// Private keys of authorities lie with the controller manager alone: whoever reads another pod's files must not be
+    /// able to issue certificates.
     #[test]
     fn keys_of_authorities_lie_where_they_are_used() {
         let made = by_name(plan().secrets(|_| Data::new(), NOW).expect("secrets"));

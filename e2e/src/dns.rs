@@ -9,7 +9,7 @@ use crate::layout::{DNS_SERVICE, Layout};
 use crate::up;
 
 const MANIFEST: &str = include_str!("../../manifests/addons/coredns.yaml");
-/// Where systemd-resolved keeps the servers that it asks itself.
+/// Resolver file with the servers that systemd-resolved itself asks.
 const BEHIND_THE_STUB: &str = "/run/systemd/resolve/resolv.conf";
 
 /// The archive of the image, at a path that stays valid from any folder.

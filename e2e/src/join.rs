@@ -1,6 +1,6 @@
-//! How a node joins that has no certificate: its kubelet shows a bootstrap token and asks for one, as after
-//! `kubeadm join`. The client certificate is approved by the controller manager, the serving certificate by whoever
-//! looks after the cluster, which is here.
+//! Joining of a node that has no certificate: its kubelet shows a bootstrap token and requests one, as after `kubeadm
+//! join`. The client certificate is approved by the controller manager, the serving certificate by the operator, which
+//! is here.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Where everything of a cluster lives: paths, names and addresses.
+//! Paths, names and addresses of a cluster.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ pub const NODE_PREFIX: u8 = 24;
 pub const CLUSTER_CIDR: &str = "10.244.0.0/16";
 /// Service addresses unless a cluster was made with others: see [`Layout::service_cidr`].
 pub const SERVICE_CIDR: &str = "10.96.0.0/12";
-/// What a cluster of two families has beside: the control plane's address, the node network's prefix length, pods (every
-/// node gets a /64) and services.
+/// Addresses that a dual-stack cluster has in addition: the control plane's address, the node network's prefix length,
+/// pods (every node gets a /64) and services.
 pub const HOST_ADDRESS_6: &str = "fd00:10:89::1";
 /// See [`HOST_ADDRESS_6`].
 pub const NODE_PREFIX_6: u8 = 64;
@@ -47,9 +47,9 @@ pub const MAX_NODES: usize = 9;
 pub struct Layout {
     /// The run directory, absolute.
     pub root: PathBuf,
-    /// Where the built binaries are.
+    /// Folder of the built binaries.
     pub binaries: PathBuf,
-    /// Whether pods, nodes and services have IPv6 addresses beside those of IPv4.
+    /// Pods, nodes and services have IPv6 addresses beside those of IPv4.
     pub dual_stack: bool,
     /// The network between its nodes.
     pub network: Network,
@@ -99,13 +99,14 @@ impl Node {
         Self { name: CONTROL_PLANE.into(), address: HOST_ADDRESS.into(), address_6: HOST_ADDRESS_6.into() }
     }
 
-    /// Whether this is the control plane's node.
+    /// Reports whether this is the control plane's node.
     #[must_use]
     pub fn is_control_plane(&self) -> bool {
         self.name == CONTROL_PLANE
     }
 
-    /// Whether the node joins with a bootstrap token: every worker but the first, which brings its certificates along.
+    /// Reports whether the node joins with a bootstrap token: every worker but the first, which brings its certificates
+    /// along.
     #[must_use]
     pub fn bootstraps(&self) -> bool {
         !self.is_control_plane() && self.name != Self::new(1).name

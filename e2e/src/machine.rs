@@ -1,4 +1,4 @@
-//! What a machine is made of: the specification that a supervisor runs.
+//! Specification of a machine, which a supervisor runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl Process {
 }
 
 impl Machine {
-    /// Where the specification of a machine is written.
+    /// Path of the specification of a machine.
     #[must_use]
     pub fn file(folder: &Path) -> PathBuf {
         folder.join("machine.json")

@@ -193,7 +193,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     )
 }
 
-/// Whether this process has CAP_SYS_RESOURCE (bit 24 of the effective set).
+/// Reports whether this process has CAP_SYS_RESOURCE (bit 24 of the effective set).
 fn may_lower_oom_score() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -1,5 +1,4 @@
-//! What must be true before a cluster is started. Each failure is one line that says what
-//! to do about it.
+//! Checks before a cluster is started. Each failure is one line that says what to do about it.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -25,7 +24,7 @@ const PROGRAMS: [(&str, &str); 10] = [
 const BINARIES: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
 /// Says 0 where the kernel speaks IPv6.
 const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
-/// What a node needs at least, in bytes.
+/// Free bytes that a node needs at least.
 const DISK: u64 = 2 << 30;
 
 /// Checks the machine.
@@ -60,7 +59,7 @@ pub fn check(layout: &Layout) -> Result<()> {
     disk(&layout.root)
 }
 
-/// Whether the machine speaks IPv6.
+/// Reports whether the machine speaks IPv6.
 #[must_use]
 pub fn has_ipv6() -> bool {
     std::fs::read_to_string(NO_IPV6).is_ok_and(|off| off.trim() == "0")

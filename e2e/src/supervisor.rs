@@ -21,7 +21,7 @@ use crate::shell;
 
 /// Pause before a process that ended is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// How long a process may take to end before it is killed.
+/// Time that a process has to end before it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 const TICK: Duration = Duration::from_millis(50);
 

@@ -10,7 +10,7 @@ use crate::machine::running;
 use crate::supervisor::log_file;
 use crate::{control_plane, dns, ha, image, join, network, node, pki, preflight, shell};
 
-/// How the control plane runs.
+/// Ways to run the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlPlane {
     /// As processes of a machine.
@@ -21,7 +21,7 @@ pub enum ControlPlane {
     HighlyAvailable,
 }
 
-/// How long anything may take to come up.
+/// Time that anything has to come up.
 pub(crate) const READY_LIMIT: Duration = Duration::from_secs(120);
 
 /// Starts the control plane and `count` nodes and waits until they are Ready, and cluster DNS too where an archive of

@@ -1,4 +1,4 @@
-//! What the rooms ask of the API server, answered by it: objects that pods refer to, services, events.
+//! Objects that the rooms ask of the API server: what pods refer to, services, events.
 
 use crate::env;
 use crate::events::{EventSink, EventType};
@@ -26,8 +26,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an object is used without asking again: long enough for the containers of one pod, short enough that a
-/// new pod sees what was written before it.
+/// Time for which an object is used without asking again: long enough for the containers of one pod, short enough that
+/// a new pod sees what was written before it.
 const FRESH: Duration = Duration::from_secs(3);
 /// Nothing on the way to the API server waits longer.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -35,7 +35,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// Most objects of a kind that are kept.
 const MOST_KEPT: usize = 4096;
 
-/// Why an object was not answered.
+/// Reasons why an object was not answered.
 enum Failure {
     /// The API server says no.
     Refused(ObjectError),
@@ -131,7 +131,7 @@ impl References {
     }
 }
 
-/// How changes of config maps and secrets are found out about: `configMapAndSecretChangeDetectionStrategy`.
+/// Strategies of noticing changes of config maps and secrets: `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChangeDetection {
     /// By a watch of each.
@@ -243,7 +243,7 @@ async fn timely<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Fai
     }
 }
 
-/// What few pods ask for is not kept.
+/// Reads an object once: those that few pods ask for are not kept.
 async fn once<K>(api: Api<K>, kind: &'static str, name: &str) -> Result<Arc<K>, ObjectError>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -354,7 +354,7 @@ impl ServiceLister for InformedServices {
     }
 }
 
-/// What of a service the environment needs.
+/// Drops the fields of a service that the environment does not need.
 pub fn slim_service(service: &mut Service) {
     service.metadata.managed_fields = None;
     service.metadata.annotations = None;

@@ -6,7 +6,7 @@ use zbus::connection::Builder;
 
 /// The socket of systemd itself, for machines without a message bus.
 const PRIVATE: &str = "unix:path=/run/systemd/private";
-/// How long an answer may take.
+/// Time that an answer may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Connects to the system's bus.

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
-/// What is known about a pod only at run time, and about the node it runs on.
+/// Facts about a pod that are known only at run time, and about the node it runs on.
 #[derive(Clone, Debug, Default)]
 pub struct PodFacts {
     /// Name of the node object.

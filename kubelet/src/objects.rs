@@ -1,4 +1,4 @@
-//! Where API objects that pods refer to come from: config maps, secrets, claims and their volumes, runtime classes,
+//! Source of API objects that pods refer to: config maps, secrets, claims and their volumes, runtime classes,
 //! service-account tokens.
 //!
 //! The driver answers from the API server; a standalone kubelet answers [`ObjectError::NoApiServer`]; tests
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Upstream's text where there are no bundles: without an API server, without the feature gate, or without the API.
 pub const NO_TRUST_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
 
-/// Why an object could not be had.
+/// Reasons why an object could not be had.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ObjectError {
     /// The API server says that there is no such object: `configmap "x" not found`.

@@ -59,10 +59,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-/// How long tasks get to end.
+/// Time that tasks have to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How long the start waits for the runtime's first answer.
+/// Time that the start waits for the runtime's first answer.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the kubelet until shutdown.
@@ -124,7 +124,7 @@ fn check_machine(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What begins traces, where the configuration asks for them.
+/// Starts the exporter of traces, where the configuration asks for them.
 fn write_traces(
     kubelet: &KubeletConfiguration,
     settings: &Settings,
@@ -139,7 +139,7 @@ fn write_traces(
     Ok(tracer)
 }
 
-/// Which sources of pods were heard.
+/// Sources of pods that have delivered.
 struct Heard {
     file: AtomicBool,
     url: AtomicBool,
@@ -516,7 +516,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Who may use the secure port.
+    /// Returns the access check of the secure port.
     fn access(&self, tasks: &TaskGroup, shutdown: &Shutdown) -> anyhow::Result<Access> {
         let (authentication, authorization) = (&self.config.kubelet.authentication, &self.config.kubelet.authorization);
         let mut members: Vec<Arc<dyn Authenticator>> = Vec::new();
@@ -590,7 +590,7 @@ fn providers(line: &CommandLine) -> anyhow::Result<Providers> {
     Providers::load(file, folder).map_err(|e| anyhow::anyhow!("failed to register CRI auth plugins: {e}"))
 }
 
-/// Where events go: to the API server, or to the log where there is none.
+/// Returns the recorder of events: to the API server, or to the log where there is none.
 fn events(client: Option<kube::Client>, tasks: &TaskGroup, shutdown: &Shutdown, node: &str) -> Arc<dyn EventSink> {
     match client {
         Some(client) => {
@@ -629,7 +629,7 @@ fn taints(config: &Config) -> Vec<Taint> {
     taints
 }
 
-/// What the node says of itself.
+/// Returns the facts of the node that do not change.
 fn identity(
     config: &Config,
     settings: &Settings,

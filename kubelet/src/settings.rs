@@ -53,12 +53,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Where a pod keeps its files.
+    /// Returns the folder of a pod.
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.root_dir.join("pods").join(uid)
     }
 
-    /// Where a pod's logs are.
+    /// Returns the folder of a pod's logs.
     pub fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"))
     }

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a first answer may take.
+/// Time that a first answer may take.
 const SYNC: Duration = Duration::from_secs(1);
 /// Most objects that are followed at the same time.
 const MOST: usize = 4096;
@@ -18,12 +18,12 @@ const MOST: usize = 4096;
 /// Namespace and name.
 pub(crate) type Key = (String, String);
 
-/// What a watch needs.
+/// Parts that a watch needs.
 #[derive(Clone)]
 pub(crate) struct Watching {
     /// The API server.
     pub(crate) client: kube::Client,
-    /// Where watches run.
+    /// Group of the watches' tasks.
     pub(crate) tasks: TaskGroup,
     /// Ends them all.
     pub(crate) shutdown: Shutdown,

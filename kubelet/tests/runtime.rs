@@ -19,7 +19,7 @@ mod collector;
 const IMAGE: &str = "ironclad.test/busybox:1";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why the test cannot run here, if so.
+/// Returns why the test cannot run here, if it cannot.
 fn missing() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("not root".into());
@@ -60,7 +60,7 @@ struct Machine {
     health: u16,
     containerd: Child,
     kubelet: Option<Child>,
-    /// Where traces go, and what it runs on.
+    /// Collector of traces, and the runtime that it runs on.
     collector: (Collector, tokio::runtime::Runtime),
 }
 
@@ -215,7 +215,7 @@ impl Machine {
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
     }
 
-    /// What was done for a pod stands in its trace, and what was done for nobody in particular in one of its own.
+    /// Asserts that work for a pod stands in its trace, and work for no pod in one of its own.
     fn traces(&self, uid: &str) {
         let below = |all: &[Span], of: &Span| -> Vec<String> {
             all.iter().filter(|span| span.parent == of.id).map(|span| span.name.clone()).collect()

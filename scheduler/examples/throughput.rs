@@ -1,4 +1,4 @@
-//! How many pods a second the pure core places: queue, decision, assumption, snapshot and events, no API server.
+//! Rate at which the pure core places pods: queue, decision, assumption, snapshot and events, no API server.
 //!
 //! `cargo run --release -p ironclad-scheduler --example throughput [SHAPE [NODES [PODS]]]` prints one JSON line per shape,
 //! each with the limit it is held to; a second is one of CPU time of the one thread that schedules. The shapes are those of
@@ -38,7 +38,7 @@ const PODS: usize = 10_000;
 /// Of the shape `dra`: nodes, and devices on each.
 const DEVICE_NODES: usize = 500;
 const DEVICES: usize = 10;
-/// How much dearer a pod may be with ten times the nodes.
+/// Factor by which a pod may cost more with ten times the nodes.
 const GROWTH_LIMIT: f64 = 2.0;
 
 fn required(term: Value) -> Value {

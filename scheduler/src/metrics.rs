@@ -52,7 +52,7 @@ impl Point {
     }
 }
 
-/// How an extension point went, as the metric labels it.
+/// Result of an extension point, as the metric labels it.
 pub trait Outcome {
     /// The label.
     fn label(&self) -> &'static str;
@@ -317,7 +317,7 @@ pub fn plugin_took(sampled: bool, point: Point, name: &str, out: &impl Outcome, 
     }
 }
 
-/// What counts how often a plugin is asked.
+/// Counter of a plugin's evaluations.
 pub fn evaluations(plugin: &str, point: Point, profile: &str) -> Counter {
     EVALUATIONS.with_label_values(&[plugin, point.name(), profile])
 }
@@ -352,7 +352,7 @@ impl Drop for Running {
     }
 }
 
-/// How an attempt ended.
+/// Result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
     /// Bound.

@@ -27,16 +27,16 @@ pub struct Simulation {
     snapshot: Snapshot,
     cursor: Cursor,
     rng: StdRng,
-    /// How far the clock was put forward to end back-offs.
+    /// Time by which the clock was put forward to end back-offs.
     ahead: Duration,
 }
 
-/// What became of one attempt.
+/// Result of one attempt.
 #[derive(Debug)]
 pub enum Attempt {
-    /// It is on this node now.
+    /// The pod is on this node now.
     Bound(Arc<PodInfo>),
-    /// It waits; this is why, and what was done for it.
+    /// The pod waits; with the reason, and what was done for it.
     Waits(Arc<PodInfo>, String, Rescue),
 }
 

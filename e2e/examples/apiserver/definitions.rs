@@ -87,7 +87,7 @@ pub async fn all(world: &World, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is made once is not a definition's cost.
+/// Reads nothing: what is made once is not a definition's cost.
 async fn read_nothing(client: &mut Client) -> anyhow::Result<()> {
     client.get("/apis", AGGREGATED).await?;
     client.get("/openapi/v3", JSON).await.map(drop)

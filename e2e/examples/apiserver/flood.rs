@@ -23,8 +23,8 @@ use crate::world::World;
 /// Connections of the tenant that floods, and its requests at the same time on each.
 const CONNECTIONS: usize = 8;
 const STREAMS: usize = 25;
-/// How often both kinds of business take turns, requests of the other one that are timed each time, how many it sends in
-/// a second, and after how long it has seen enough on a machine that is too slow for that.
+/// Rounds in which both kinds of business take turns; with requests of the other tenant that are timed in each,
+/// requests it sends in a second, and the time after which a machine is too slow for that.
 const ROUNDS: usize = 5;
 const SAMPLES: usize = 300;
 const RATE: u64 = 100;
@@ -66,13 +66,13 @@ async fn delays(client: &mut Client, token: &str) -> anyhow::Result<Vec<f64>> {
     Ok(delays)
 }
 
-/// What so many in a hundred took at most.
+/// Percentile of delays.
 fn percentile(mut delays: Vec<f64>, percent: usize) -> f64 {
     delays.sort_by(f64::total_cmp);
     delays.get(delays.len() * percent / 100).copied().unwrap_or(f64::NAN)
 }
 
-/// What came of a flood.
+/// Answers to a flood.
 #[derive(Default)]
 struct Answers {
     given: AtomicU64,

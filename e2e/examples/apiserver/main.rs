@@ -1,4 +1,4 @@
-//! What kube-apiserver costs: CPU of the server per unit of work, memory, delays; one JSON line per figure.
+//! Costs of kube-apiserver: CPU of the server per unit of work, memory, delays; one JSON line per figure.
 //!
 //! `cargo run --release -p ironclad-e2e --example apiserver -- BINARY [PODS [PART…]]` starts an etcd and BINARY (ours or
 //! upstream's: both take the same flags), creates PODS pods (10,000) of 4 KB and measures. PART: `lists`, `objects`,

@@ -1,4 +1,4 @@
-//! What many objects and many idle watches take.
+//! Memory and CPU that many objects and many idle watches take.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -31,7 +31,7 @@ where
     Ok((began.elapsed().as_secs_f64(), each))
 }
 
-/// What etcd alone does with the same values.
+/// Puts the same values into etcd without an API server.
 async fn raw_puts(world: &World, values: &[Bytes]) -> anyhow::Result<f64> {
     let client = world.etcd().await?;
     let began = Instant::now();

@@ -65,7 +65,7 @@ struct Load {
     accept: &'static str,
     seconds: u64,
     limit: f64,
-    /// What the median and the 99th percentile are held to, in milliseconds.
+    /// Limits of the median and the 99th percentile, in milliseconds.
     delays: Option<(f64, f64)>,
 }
 

@@ -30,7 +30,7 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Where files that need not outlive the machine lie.
+/// Folder of files that need not outlive the machine.
 const MEMORY: &str = "/dev/shm";
 
 fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Process> {
@@ -70,7 +70,7 @@ impl World {
         Self::start_with(binary, &[]).await
     }
 
-    /// The same with more flags.
+    /// Starts the server as `start` does, with more flags.
     pub async fn start_with(binary: &str, flags: &[&str]) -> anyhow::Result<Self> {
         Self::launch(binary, |_, _| Ok(flags.iter().map(|flag| (*flag).to_owned()).collect())).await
     }
@@ -161,7 +161,7 @@ impl World {
         Client::connect(self.port, &self.pki, &Identity::Admin).await
     }
 
-    /// What another program on this machine says to the administrator who asks for a path.
+    /// Requests a path of another program on this machine as the administrator, and returns the body.
     #[allow(dead_code, reason = "not every benchmark starts another program")]
     pub async fn text_of(&self, port: u16, path: &str) -> anyhow::Result<String> {
         crate::client::text_of(port, &self.pki, path).await
@@ -202,7 +202,7 @@ impl World {
         self.door()().await
     }
 
-    /// How nobody connects, from wherever.
+    /// Returns a function that connects without credentials, from any task.
     pub fn door(&self) -> impl AsyncFn() -> anyhow::Result<Client> + Send + use<> {
         let (port, pki) = (self.port, self.pki.clone());
         async move || Client::connect(port, &pki, &Identity::Anonymous).await
@@ -229,7 +229,7 @@ impl World {
         self.server.rss_mb()
     }
 
-    /// Where files of other programs may lie.
+    /// Folder for files of other programs.
     #[allow(dead_code, reason = "not every benchmark starts another program")]
     pub fn dir(&self) -> &Path {
         &self.dir

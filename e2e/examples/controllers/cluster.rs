@@ -45,7 +45,7 @@ fn text_of(object: &Value, key: &str) -> String {
     object[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// How many objects a collection holds.
+/// Counts the objects of a collection.
 pub async fn count(client: &mut Client, collection: &str) -> anyhow::Result<usize> {
     let list: Value = serde_json::from_slice(&client.get(&format!("{collection}?limit=1"), JSON).await?)?;
     let shown = list["items"].as_array().map_or(0, Vec::len);
@@ -95,7 +95,7 @@ pub async fn namespace(client: &mut Client, name: &str) -> anyhow::Result<()> {
     wait_for(client, &format!("/api/v1/namespaces/{name}/serviceaccounts"), 1).await
 }
 
-/// What a container of a real workload says.
+/// Returns a container such as real workloads have.
 pub fn container(name: &str, number: usize) -> Value {
     let env: Vec<Value> =
         (0..4).map(|i| json!({"name": format!("SETTING_{i}"), "value": format!("value-{i}-{number}")})).collect();

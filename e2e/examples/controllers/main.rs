@@ -1,4 +1,4 @@
-//! What kube-controller-manager costs: CPU per unit of work, memory, delays; one JSON line per figure.
+//! Costs of kube-controller-manager: CPU per unit of work, memory, delays; one JSON line per figure.
 //!
 //! `cargo run --release -p ironclad-e2e --example controllers -- APISERVER MANAGER [PART…]` starts an etcd and the two
 //! binaries (ours or upstream's: both take the same flags) for each part. PART: `replicas`, `garbage`, `large`,

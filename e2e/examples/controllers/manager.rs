@@ -20,7 +20,7 @@ const GIVE_UP: Duration = Duration::from_mins(10);
 pub struct Manager {
     child: Child,
     log: PathBuf,
-    /// When it was started.
+    /// Time of the start.
     pub since: Instant,
 }
 

@@ -62,7 +62,7 @@ fn deployment() -> Value {
             "template": {"metadata": {"labels": labels}, "spec": pod_spec(0)}}})
 }
 
-/// The same pods, made by a client that does nothing else.
+/// Creates the same pods by a client that does nothing else.
 async fn bare_loop(client: &mut Client) -> anyhow::Result<f64> {
     namespace(client, "bare").await?;
     let pods = "/api/v1/namespaces/bare/pods";

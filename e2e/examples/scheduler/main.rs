@@ -1,5 +1,5 @@
-//! What kube-scheduler does with a real API server: bindings a second against a client that does nothing else, CPU per
-//! pod, delays, memory; one JSON line per figure, with the limit it is held to.
+//! Rate, cost and delays of kube-scheduler with a real API server: bindings a second against a client that does nothing
+//! else, CPU per pod, delays, memory; one JSON line per figure, with the limit it is held to.
 //!
 //! `cargo run --release -p ironclad-e2e --example scheduler -- APISERVER SCHEDULER [PART…]` starts an etcd and both
 //! binaries (ours or upstream's: they take the same flags). PART: `rate`, `large` (all by default).

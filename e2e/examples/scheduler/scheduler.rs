@@ -10,18 +10,18 @@ use serde_json::json;
 use crate::process::Process;
 use crate::world::World;
 
-/// It is at rest when it used less than this in one of [`WINDOW`].
+/// CPU time in one [`WINDOW`] below which the scheduler is at rest.
 const REST: Duration = Duration::from_millis(5);
 const WINDOW: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_mins(2);
-/// How long pods waited until their bindings were sent.
+/// Histogram of the time from seeing a pod to sending its binding.
 const WAITED: &str = "scheduler_pod_seen_to_bind_duration_seconds_bucket{le=\"";
 
 /// See the module.
 pub struct Scheduler {
     pub process: Process,
     port: u16,
-    /// When it was started.
+    /// Time of the start.
     pub began: Instant,
 }
 
@@ -62,7 +62,8 @@ impl Scheduler {
         }
     }
 
-    /// How many pods had waited no longer than so many seconds when their bindings were sent; upstream does not tell.
+    /// Cumulative counts of pods by the time they waited until their bindings were sent, as `(seconds, pods)`; upstream
+    /// has no such metric.
     pub async fn waited(&self, world: &World) -> anyhow::Result<Vec<(f64, f64)>> {
         let text = world.text_of(self.port, "/metrics").await?;
         let bucket = |line: &str| {

@@ -1,4 +1,4 @@
-//! When pods were seen and when they were bound, as one more watch sees it.
+//! Times at which pods were seen and bound, as one more watch sees them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 const MARK: &[u8] = b"\0ironclad identity\0";
 const WIDTHS: [usize; 3] = [64, 40, 20];
 
-/// Which release a program is of.
+/// Identity of the release that a program is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseIdentity {
     /// Upstream's version, or one of our own of it: `v1.35.4+ironclad.1`.

@@ -14,20 +14,20 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// What it says.
+/// Answers of the metrics server.
 #[derive(Clone, Default)]
 pub struct Measured {
     /// The pods it knows.
     pub pods: Vec<String>,
-    /// What each of them uses; nothing makes it fail.
+    /// CPU that each pod uses; `None` makes the request fail.
     pub cpu: Option<&'static str>,
 }
 
 /// Serves `metrics.k8s.io/v1beta1`; lives as long as the runtime.
 pub struct Metrics {
-    /// Where.
+    /// Port of the server.
     pub port: u16,
-    /// What it says from now on.
+    /// Answers from now on.
     pub measured: Arc<Mutex<Measured>>,
 }
 

@@ -26,7 +26,7 @@ impl Drop for OnNode {
     }
 }
 
-/// What a program said and how it ended.
+/// Output and exit status of a program.
 pub struct Said {
     pub ok: bool,
     pub out: String,
@@ -72,7 +72,7 @@ impl Cluster {
         cluster
     }
 
-    /// Whether it has cluster DNS.
+    /// Reports whether the cluster has cluster DNS.
     pub fn has_dns(&self) -> bool {
         self.dns
     }
@@ -102,7 +102,7 @@ impl Cluster {
         assert!(!mounts.contains("ironclad-e2e"), "no mount is left");
     }
 
-    /// Where its files are.
+    /// Layout of the cluster's files.
     pub fn layout(&self) -> e2e::layout::Layout {
         e2e::layout::Layout {
             root: self.run.clone(),
@@ -129,7 +129,7 @@ impl Cluster {
         self.must(&["load", &self.images.join(format!("{image}.tar")).display().to_string()]);
     }
 
-    /// How a shell calls kubectl as the administrator.
+    /// Returns the shell command that calls kubectl as the administrator.
     pub fn command_line(&self) -> String {
         format!("kubectl --kubeconfig={}", self.run.join("admin.conf").display())
     }
@@ -276,7 +276,7 @@ pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whether a pod is Ready and not going away.
+/// Reports whether a pod is Ready and not being deleted.
 pub fn is_ready(pod: &Value) -> bool {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
     let ready = conditions.iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True");

@@ -1,4 +1,4 @@
-//! What breaks, and what the cluster makes of it.
+//! Failures of processes and nodes, and the cluster's recovery from each.
 
 use crate::cluster::{Cluster, is_ready, text};
 use crate::two_tier;

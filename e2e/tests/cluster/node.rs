@@ -1,4 +1,5 @@
-//! What only a node shows: resources that change while containers run, volumes that pods claim, runtime classes.
+//! Behaviour that only a node shows: resources that change while containers run, volumes that pods claim, runtime
+//! classes.
 
 use crate::cluster::Cluster;
 

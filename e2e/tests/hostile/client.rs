@@ -188,7 +188,7 @@ pub fn mine(resource: &str, name: &str) -> String {
     of_group("", resource, name)
 }
 
-/// The same path in a group with its version, such as `apps/v1`.
+/// Path of an object in a group with its version, such as `apps/v1`.
 pub fn of_group(group: &str, resource: &str, name: &str) -> String {
     let root = if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}") };
     let name = if name.is_empty() { String::new() } else { format!("/{name}") };

@@ -23,7 +23,7 @@ use std::time::Duration;
 use store::Store;
 use tokio_util::sync::CancellationToken;
 
-/// How often the client CA file is looked at.
+/// Interval at which the client CA file is looked at.
 const CA_PERIOD: Duration = Duration::from_secs(60);
 
 /// A client for the API server, if the kubelet is to have one. Where certificates are rotated nobody waits for the first:
@@ -151,8 +151,8 @@ impl ResolvesServerCert for Issued {
     }
 }
 
-/// What the secure port shows: the configured files, a pair that the cluster issued (`serverTLSBootstrap`), or a
-/// self-signed one that is kept in `--cert-dir`.
+/// Returns the certificate of the secure port: the configured files, a pair that the cluster issued
+/// (`serverTLSBootstrap`), or a self-signed one that is kept in `--cert-dir`.
 ///
 /// # Errors
 /// Files cannot be read or written.

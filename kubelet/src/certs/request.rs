@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Before a watch that ended is begun again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is asked for.
+/// Contents of a certificate request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     signer: &'static str,
@@ -39,7 +39,7 @@ impl Wanted {
         }
     }
 
-    /// What a kubelet shows the API server.
+    /// Certificate that a kubelet shows the API server.
     pub(super) fn client(node: &str) -> Self {
         Self {
             signer: "kubernetes.io/kube-apiserver-client-kubelet",
@@ -50,8 +50,8 @@ impl Wanted {
         }
     }
 
-    /// What a kubelet shows who asks it: its host name and its addresses. `None` without an address, which signers
-    /// refuse.
+    /// Certificate that a kubelet shows its clients: its host name and its addresses. `None` without an address, which
+    /// signers refuse.
     pub(super) fn serving(node: &str, host: &str, addresses: &[IpAddr]) -> Option<Self> {
         let mut addresses = addresses.to_vec();
         let names = match host.parse::<IpAddr>() {
@@ -134,7 +134,7 @@ impl Wanted {
     }
 }
 
-/// How a request ended, if it has.
+/// Result of a request, if it has ended.
 fn outcome(csr: &CertificateSigningRequest) -> Option<anyhow::Result<String>> {
     let name = csr.metadata.name.as_deref().unwrap_or_default();
     let status = csr.status.as_ref()?;

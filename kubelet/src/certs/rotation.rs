@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 /// The least time between two certificates: a signer whose certificates are never good enough is not asked without end.
 const REST: Duration = Duration::from_secs(1);
 
-/// When to ask for a new certificate: after seven to nine tenths of this one's life, as `dice` (0 to 1) says, so that
+/// Time to request a new certificate: after seven to nine tenths of this one's life, as `dice` (0 to 1) says, so that
 /// the nodes of a cluster do not all ask at once. At once, when the names are not those wanted.
 fn due(leaf: Option<&Leaf>, wanted: &Wanted, dice: f64) -> i64 {
     let Some(leaf) = leaf.filter(|leaf| wanted.is_met_by(leaf)) else { return 0 };

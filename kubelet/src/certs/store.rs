@@ -23,7 +23,7 @@ pub(super) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     file.write_all(text.as_bytes()).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// What a certificate says of itself.
+/// Names and validity of a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Leaf {
     /// Seconds since 1970.

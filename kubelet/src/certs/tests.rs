@@ -17,7 +17,7 @@ use super::request::Wanted;
 use super::rotation::Rotation;
 use super::store::Store;
 
-/// What was asked for: the object, as it came.
+/// Request as it came: the object.
 #[derive(Default)]
 struct Asked {
     requests: Vec<Value>,

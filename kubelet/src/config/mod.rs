@@ -283,7 +283,7 @@ pub struct CrashLoopBackOff {
     pub max_container_restart_period: GoDuration,
 }
 
-/// What only flags say.
+/// Settings that only flags have.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct CommandLine {
@@ -307,9 +307,9 @@ pub struct CommandLine {
 pub struct Config {
     /// File and flags over defaults.
     pub kubelet: KubeletConfiguration,
-    /// The same as a document, for `/configz`.
+    /// Configuration as a document, for `/configz`.
     pub document: Value,
-    /// What only flags say.
+    /// Settings that only flags have.
     pub command_line: CommandLine,
     /// Gates of the file and of the flags.
     pub gates: FeatureGates,
@@ -389,7 +389,7 @@ fn command_line(flags: &FlagSet) -> anyhow::Result<CommandLine> {
     Ok(line)
 }
 
-/// What is wrong with a label.
+/// Returns the fault of a label, if it has one.
 fn invalid_label(key: &str, value: &str) -> Option<String> {
     let mut errors = qualified_name(key);
     errors.extend(label_value(value));
@@ -541,7 +541,7 @@ impl Config {
         nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// What the rooms need to know.
+    /// Returns the settings that the rooms need.
     pub fn settings(&self) -> Settings {
         let kubelet = &self.kubelet;
         let size = kubelet.container_log_max_size.parse::<proto::quantity::Quantity>();

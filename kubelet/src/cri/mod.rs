@@ -15,7 +15,7 @@ pub mod v1 {
     tonic::include_proto!("runtime.v1");
 }
 
-/// Why a runtime call failed.
+/// Failure of a runtime call.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CriError {
     /// The runtime answered with an error: `rpc error: code = NotFound desc = …` as upstream prints it.
@@ -79,9 +79,9 @@ pub mod labels {
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
     /// A hash over what a change of must restart the container.
     pub const HASH: &str = "io.kubernetes.container.hash";
-    /// How often the container was restarted.
+    /// Annotation with the number of restarts of the container.
     pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-    /// Where the termination message is in the container.
+    /// Annotation with the path of the termination message in the container.
     pub const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     /// `File` or `FallbackToLogsOnError`.
     pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";

@@ -36,7 +36,7 @@ pub struct EnvReferences {
     pub files: Vec<(String, String)>,
 }
 
-/// Why a container's environment cannot be built; the container waits with `CreateContainerConfigError` and
+/// Reasons why a container's environment cannot be built; the container waits with `CreateContainerConfigError` and
 /// this text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {

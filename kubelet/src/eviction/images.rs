@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// What spans of it say they are from.
+/// Instrumentation scope of its spans.
 const SCOPE: &str = "k8s.io/kubernetes/pkg/kubelet/images";
-/// How often the image file system is looked at.
+/// Interval at which the image file system is looked at.
 const PERIOD: Duration = Duration::from_secs(300);
 
-/// When images go.
+/// Thresholds of image garbage collection.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     high: u64,

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// How often the node is looked at.
+/// Interval at which the node is looked at.
 const PERIOD: Duration = Duration::from_secs(10);
 /// After an eviction the pod gets this long to end before the next one is picked.
 const SETTLE: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ pub struct Eviction {
     isolates_storage: bool,
     /// Since when soft thresholds are met.
     met_since: HashMap<usize, Instant>,
-    /// When each signal's threshold was met last.
+    /// Time at which each signal's threshold was met last.
     pressed: HashMap<Signal, Instant>,
 }
 

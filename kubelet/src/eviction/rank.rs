@@ -1,4 +1,4 @@
-//! Which pod goes first. Pure.
+//! Ranking of pods for eviction. Pure.
 
 use super::signals::{Observed, Signal, Threshold};
 use crate::resources::at_peak;
@@ -58,7 +58,7 @@ impl Candidate {
         self.pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
     }
 
-    /// What the pod is told.
+    /// Message of the eviction.
     pub fn message(&self, threshold: &Threshold, observed: &Observed) -> String {
         let resource = self.signal.resource();
         let mut text = format!("The node was low on resource: {resource}. ");

@@ -6,7 +6,7 @@ use proto::quantity::Quantity;
 use shared::flags::{format_nanos, parse_nanos};
 use std::time::Duration;
 
-/// What can run short, in the order in which it is dealt with.
+/// Resources that can run short, in the order in which they are reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Signal {
     /// `allocatableMemory.available`: what all pods may have together.
@@ -57,7 +57,7 @@ impl Signal {
     }
 }
 
-/// How little may be left.
+/// Amounts that must be left.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Least {
     /// So much.
@@ -69,13 +69,13 @@ pub enum Least {
 /// A threshold; a soft one must be met for its grace period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
-    /// What runs short.
+    /// Resource of the threshold.
     pub signal: Signal,
-    /// How little may be left.
+    /// Amount that must be left.
     pub least: Least,
     /// Set for soft thresholds.
     pub grace: Option<Duration>,
-    /// How much more has to be left before the shortage is over.
+    /// Amount that has to be left beyond the threshold before the shortage is over.
     pub reclaim: Option<Least>,
 }
 
@@ -182,7 +182,7 @@ impl Threshold {
     }
 }
 
-/// What was seen.
+/// Observed amounts.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// Memory.
@@ -198,7 +198,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// What is left and the capacity; none when it is not known.
+    /// Returns the available amount and the capacity; none when they are not known.
     pub fn available(&self, signal: Signal) -> Option<(u64, u64)> {
         match signal {
             Signal::PodsMemory => self.pods_memory.map(|(limit, used)| (limit.saturating_sub(used), limit)),

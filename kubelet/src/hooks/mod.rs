@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use std::time::Duration;
 
-/// What a hook runs against.
+/// Container that a hook runs against.
 #[derive(Clone, Copy, Debug)]
 pub struct HookTarget<'a> {
     /// The pod.
@@ -23,7 +23,7 @@ pub struct HookTarget<'a> {
     pub pod_ip: &'a str,
 }
 
-/// Why a hook failed; the text goes into the event.
+/// Failures of a hook; the text goes into the event.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
     /// The command ended with a non-zero code: `command '…' exited with 1: <output>`.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{ExecAction, HTTPGetAction, LifecycleHandler};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much of a failed command's output its event shows.
+/// Bytes of a failed command's output that its event shows.
 const OUTPUT_LIMIT: usize = 1024;
 
 /// The real runner: commands through the runtime, requests over the network.

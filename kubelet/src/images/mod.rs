@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Why a container waits for its image: `waiting.reason` and `waiting.message`.
+/// Reason and message of a container that waits for its image: `waiting.reason` and `waiting.message`.
 pub type Wait = (String, String);
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ fn failure(image: &str, error: &str) -> Wait {
     ("ErrImagePull".to_owned(), error.to_owned())
 }
 
-/// What a runtime says of a pull; a code that says nothing is left out.
+/// Words the runtime's error about a pull; a code that says nothing is left out.
 fn told(error: &CriError) -> String {
     match error {
         CriError::Rpc { code: "Unknown", message } => message.clone(),
@@ -159,7 +159,7 @@ impl Images {
         }
     }
 
-    /// How long until the image of this pod may be tried again.
+    /// Returns the time until the image of this pod may be tried again.
     pub fn retry_in(&self, pod: &Pod, image: &str, now: Timestamp) -> Option<jiff::SignedDuration> {
         let key = format!("{}_{image}", pods::uid(pod));
         let state = self.state.lock();
@@ -284,7 +284,7 @@ impl Images {
         Ok(pulled.map_or((reference, ImageUser::default()), describe))
     }
 
-    /// How the last pull failed, while the next one has to wait.
+    /// Returns the failure of the last pull, while the next one has to wait.
     fn failed_lately(&self, key: &str) -> Option<Wait> {
         let state = self.state.lock();
         let (at, error) = state.failed.get(key)?;

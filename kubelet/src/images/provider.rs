@@ -19,7 +19,7 @@ use tokio::process::Command;
 
 const KIND: &str = "CredentialProviderConfig";
 const GROUP: &str = "credentialprovider.kubelet.k8s.io";
-/// How long a plugin may take.
+/// Time that a plugin may take.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Most bytes of an answer that are read.
 const LARGEST: u64 = 1 << 20;

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// How long the host name is looked up.
+/// Time that a look-up of the host name may take.
 const LOOKUP: Duration = Duration::from_secs(2);
 
 /// Targets that only choose a route: nothing is ever sent to them.

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// How often the runtime is asked as long as the node is not ready.
+/// Interval at which the runtime is asked as long as the node is not ready.
 const IMPATIENT: Duration = Duration::from_millis(250);
-/// How often the runtime is asked otherwise.
+/// Interval at which the runtime is asked otherwise.
 const RUNTIME_PERIOD: Duration = Duration::from_secs(5);
 /// Longest pause between two attempts to register.
 const LONGEST_RETRY: Duration = Duration::from_secs(7);
@@ -28,7 +28,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(7);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Images change seldom, and listing them costs.
 const IMAGES_PERIOD: Duration = Duration::from_secs(60);
-/// How the lists of the node's status are patched; the others are atomic.
+/// Merge keys of the lists of the node's status; the others are atomic.
 const LISTS: [(&str, List); 2] = [("conditions", List::ByKey("type")), ("addresses", List::Replace)];
 /// Fields of the status that the kubelet owns.
 const OWNED: [&str; 10] = [
@@ -120,7 +120,7 @@ impl Agent {
         }
     }
 
-    /// What runs short now.
+    /// Sets the resources that run short.
     pub fn set_pressure(&self, pressure: Pressure) {
         let mut known = self.pressure.lock();
         if *known != pressure {
@@ -144,7 +144,7 @@ impl Agent {
         });
     }
 
-    /// What runs short.
+    /// Returns the resources that run short.
     pub fn pressure(&self) -> Pressure {
         *self.pressure.lock()
     }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use shared::status::field::aggregate;
 
-/// What runs short on the node.
+/// Resources that run short on the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// `MemoryPressure`.
@@ -17,12 +17,12 @@ pub struct Pressure {
     pub pid: bool,
 }
 
-/// What the runtime says of itself.
+/// Conditions that the runtime reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeState {
-    /// Why containers cannot run, if so.
+    /// Reason why containers cannot run, if there is one.
     pub runtime_error: Option<String>,
-    /// Why the network is not ready, if it is not.
+    /// Reason why the network is not ready, if there is one.
     pub network_error: Option<String>,
 }
 
@@ -50,14 +50,14 @@ impl RuntimeState {
     }
 }
 
-/// What the conditions are made from.
+/// Inputs of the conditions.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// What runs short.
+    /// Resources that run short.
     pub pressure: Pressure,
     /// The runtime.
     pub runtime: RuntimeState,
-    /// Why pods cannot be watched, if so.
+    /// Reason why pods cannot be watched, if there is one.
     pub pleg_error: Option<String>,
     /// The machine is about to go down.
     pub going_down: bool,
@@ -98,7 +98,7 @@ const SHORTAGES: [Row; 3] = [
     ),
 ];
 
-/// What keeps the node from running pods, as one message; none when nothing does.
+/// Returns the problems that keep the node from running pods, as one message; none when there is none.
 fn problem(inputs: &Inputs) -> Option<String> {
     let going_down = inputs.going_down.then(|| "node is shutting down".to_owned());
     let all = [&inputs.runtime.runtime_error, &inputs.pleg_error, &inputs.runtime.network_error, &going_down];

@@ -19,7 +19,7 @@ const HANG_UP: i32 = 1;
 /// A delay of shutdowns, which ends when this is dropped.
 pub type Inhibitor = Box<dyn Send>;
 
-/// What decides when the machine goes down.
+/// Source of the machine's shutdown.
 #[async_trait]
 pub trait Logind: Send + Sync {
     /// The longest delay that it grants.

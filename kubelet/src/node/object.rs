@@ -21,7 +21,7 @@ const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-det
 /// The addresses that the kubelet was given, for the controller of a cloud.
 const PROVIDED_IPS: &str = "alpha.kubernetes.io/provided-node-ip";
 
-/// What does not change while the kubelet runs.
+/// Facts that do not change while the kubelet runs.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// Name of the node object.
@@ -52,7 +52,7 @@ pub struct Identity {
     pub max_images: Option<usize>,
 }
 
-/// What the runtime said last.
+/// Last answers of the runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Runtime {
     /// `containerd://1.6.20`.
@@ -61,7 +61,7 @@ pub struct Runtime {
     pub images: Vec<v1::Image>,
     /// Its handlers.
     pub handlers: Vec<v1::RuntimeHandler>,
-    /// Whether it knows the supplemental groups policy; none when it does not say.
+    /// The runtime knows the supplemental groups policy; none when it does not say.
     pub supplemental_groups_policy: Option<bool>,
 }
 

@@ -28,7 +28,7 @@ pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutd
 /// The pods of the node.
 #[async_trait]
 pub trait Pods: Send + Sync {
-    /// Those that run.
+    /// Returns the pods that run.
     fn active(&self) -> Vec<Arc<Pod>>;
     /// Ends one within `grace` seconds.
     fn end(&self, pod: &Pod, grace: i64);

@@ -17,14 +17,14 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// What spans of it say they are from.
+/// Instrumentation scope of its spans.
 const SCOPE: &str = "k8s.io/kubernetes/pkg/kubelet/kuberuntime";
-/// How often garbage is looked for.
+/// Interval at which garbage is looked for.
 const PERIOD: Duration = Duration::from_secs(60);
 /// Clean-up of unwanted pods happens more often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
-/// What to remove: containers, then sandboxes.
+/// Garbage to remove: containers, then sandboxes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Garbage {
     /// Container ids.

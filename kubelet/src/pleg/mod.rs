@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often the runtime is listed.
+/// Interval at which the runtime is listed.
 pub const RELIST_PERIOD: Duration = Duration::from_secs(1);
-/// Where something changed, more is about to: for a while the runtime is listed this often.
+/// Interval at which the runtime is listed for a while after a change: more is about to follow.
 const RELIST_SOON: Duration = Duration::from_millis(200);
-/// How many relists that lasts.
+/// Number of relists for which that lasts.
 const SOON: u32 = 10;
 /// With events the relist is only a safety net, but must come well before [`THRESHOLD`].
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ pub const THRESHOLD: Duration = Duration::from_secs(180);
 /// Seconds without a relist after which `/healthz` fails.
 const STUCK: i64 = 120;
 
-/// When the last relist succeeded; node readiness depends on it.
+/// Time of the last relist that succeeded; node readiness depends on it.
 #[derive(Debug, Default)]
 pub struct Health(AtomicI64);
 
@@ -45,7 +45,7 @@ impl Health {
         last != 0 && jiff::Timestamp::now().as_second() - last > STUCK
     }
 
-    /// Why pods cannot be watched, if so.
+    /// Returns why pods cannot be watched, if they cannot.
     pub fn error(&self) -> Option<String> {
         let last = self.0.load(Ordering::Relaxed);
         if last == 0 {

@@ -7,7 +7,7 @@ use shared::host_port;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// How an attempt went, before thresholds.
+/// Results of an attempt, before thresholds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Success,
@@ -18,7 +18,7 @@ pub(super) enum Outcome {
     Error(String),
 }
 
-/// What an attempt needs besides the probe.
+/// Inputs of an attempt besides the probe.
 pub(super) struct Target<'a> {
     pub(super) container: &'a Container,
     pub(super) container_id: &'a str,

@@ -28,7 +28,7 @@ pub struct Request {
     headers: HeaderMap,
 }
 
-/// What came back.
+/// Response to the probe.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status code of the last answer.

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
 
-/// Which of the three probes.
+/// Kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProbeKind {
     /// Gates the other two.
@@ -52,7 +52,7 @@ pub enum ProbeResult {
 /// A result that changed (or, for liveness and startup, a failure for the given container id).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeUpdate {
-    /// Which probe.
+    /// Kind of the probe.
     pub kind: ProbeKind,
     /// The pod.
     pub pod_uid: String,
@@ -71,7 +71,7 @@ pub struct RunningContainer {
     pub name: String,
     /// The runtime's id.
     pub container_id: String,
-    /// When it was started.
+    /// Start time of the container.
     pub started_at: Timestamp,
 }
 

@@ -47,7 +47,7 @@ impl Thresholds {
     }
 }
 
-/// What is known before the first threshold is met.
+/// Returns the result before the first threshold is met.
 pub(super) fn initial(kind: ProbeKind) -> ProbeResult {
     match kind {
         ProbeKind::Startup => ProbeResult::Unknown,
@@ -56,7 +56,7 @@ pub(super) fn initial(kind: ProbeKind) -> ProbeResult {
     }
 }
 
-/// What a worker shares with the manager.
+/// State that a worker shares with the manager.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) result: Mutex<ProbeResult>,
@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// What is left of the initial delay since the container started.
+    /// Returns the rest of the initial delay since the container started.
     fn delay(&self) -> Duration {
         let initial = seconds(self.probe.initial_delay_seconds.unwrap_or(0));
         let age = Timestamp::now().duration_since(self.running.started_at);

@@ -432,7 +432,7 @@ fn inherit(mount: &Path, path: &str) {
     }
 }
 
-/// Whether `wanted` allows more than `now`; none is no limit.
+/// Reports whether `wanted` allows more than `now`; none is no limit.
 fn raises(now: Option<i64>, wanted: Option<i64>) -> bool {
     now.is_some_and(|now| wanted.is_none_or(|wanted| wanted > now))
 }

@@ -38,12 +38,12 @@ impl Amounts {
         }
     }
 
-    /// What is requested.
+    /// Reads the requests.
     pub fn requests(resources: Option<&ResourceRequirements>) -> Self {
         Self::of(resources.and_then(|resources| resources.requests.as_ref()))
     }
 
-    /// What is the most.
+    /// Reads the limits.
     pub fn limits(resources: Option<&ResourceRequirements>) -> Self {
         Self::of(resources.and_then(|resources| resources.limits.as_ref()))
     }
@@ -218,8 +218,8 @@ fn limit_swap(resources: &mut LinuxContainerResources, bytes: u64, version: supe
     }
 }
 
-/// How readily the kernel ends a container when memory runs out: the less of the machine's memory a burstable
-/// container asks for, the sooner.
+/// Returns the OOM score adjustment: the less of the machine's memory a burstable container requests, the sooner the
+/// kernel ends it.
 fn oom_score_adj(pod: &Pod, container: &Container, machine: &MachineInfo) -> i64 {
     let Some(spec) = &pod.spec else { return BEST_EFFORT_OOM };
     let node_critical = spec.priority_class_name.as_deref() == Some(NODE_CRITICAL);

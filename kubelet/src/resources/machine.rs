@@ -1,4 +1,4 @@
-//! What the machine has, and how much of it pods may ask for.
+//! Capacity of the machine, and how much of it pods may request.
 
 use super::{CgroupVersion, MachineInfo, ResourceConfig};
 use crate::cpus::CpuSet;

@@ -45,7 +45,7 @@ impl QosClass {
     }
 }
 
-/// What the machine has.
+/// Capacity of the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineInfo {
     /// Logical CPUs, in thousandths.
@@ -101,7 +101,7 @@ pub struct ResourceConfig {
     pub limited_swap: bool,
 }
 
-/// How the host mounts its cgroups.
+/// Versions of the cgroup file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupVersion {
     /// Separate hierarchies.
@@ -110,7 +110,7 @@ pub enum CgroupVersion {
     V2,
 }
 
-/// Why a cgroup operation failed.
+/// Failure of a cgroup operation.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CgroupError(pub String);

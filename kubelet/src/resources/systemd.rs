@@ -19,7 +19,7 @@ const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 /// A new job of a unit takes the place of one that is queued.
 const REPLACE: &str = "replace";
-/// How long a slice may take to start or to stop.
+/// Time that a slice may take to start or to stop.
 const JOB_DEADLINE: Duration = Duration::from_secs(30);
 /// Ends of jobs that may wait to be looked at.
 const QUEUE: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");

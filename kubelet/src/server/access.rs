@@ -1,5 +1,4 @@
-//! Who may ask what: authentication by client certificate and token, authorisation as access to subresources of the
-//! node.
+//! Access checks: authentication by client certificate and token, authorisation as access to subresources of the node.
 
 use super::answer::{Answer, error, text};
 use http::{Method, Request, StatusCode};

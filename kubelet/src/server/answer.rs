@@ -39,7 +39,7 @@ pub fn error(status: StatusCode, message: &str) -> Answer {
     text(status, &format!("{message}\n"))
 }
 
-/// What does not exist.
+/// Answers a path that does not exist.
 pub fn not_found() -> Answer {
     error(StatusCode::NOT_FOUND, "404 page not found")
 }

@@ -19,14 +19,14 @@ use tokio::sync::mpsc;
 
 /// Read at once.
 const BLOCK: usize = 32 << 10;
-/// How often a log that is followed is looked at.
+/// Interval at which a log that is followed is looked at.
 const POLL: Duration = Duration::from_millis(100);
-/// How often the container of a log that is followed is looked at.
+/// Interval at which the container of a log that is followed is looked at.
 const ALIVE_PERIOD: Duration = Duration::from_millis(500);
 /// A line that is longer is given out in pieces.
 const MAX_LINE: usize = 1 << 20;
 
-/// What of a log is wanted.
+/// Part of a log that is requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Stay and send what comes.
@@ -322,7 +322,7 @@ impl Reader {
     }
 }
 
-/// Where the last `lines` lines begin.
+/// Returns the offset at which the last `lines` lines begin.
 async fn tail_start(file: &mut File, lines: u64) -> std::io::Result<u64> {
     let length = file.metadata().await?.len();
     if lines == 0 {

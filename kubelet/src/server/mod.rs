@@ -64,7 +64,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// What a request for a path is told whose handler is off.
+    /// Returns the answer to a request for a path whose handler is off.
     fn disabled(self, parts: &[&str]) -> Option<&'static str> {
         match parts {
             [first, ..] if !self.debugging && DEBUGGING.contains(first) => Some("Debug endpoints are disabled."),
@@ -76,7 +76,7 @@ impl Handlers {
     }
 }
 
-/// What requests are answered from.
+/// State that requests are answered from.
 pub struct Server {
     /// All pods.
     pub manager: Arc<Manager>,
@@ -84,9 +84,9 @@ pub struct Server {
     pub agent: Arc<Agent>,
     /// Usage.
     pub stats: Arc<Stats>,
-    /// Whether the runtime is being watched.
+    /// Health of the PLEG.
     pub health: Arc<Health>,
-    /// Who may ask what.
+    /// Access checks.
     pub access: Access,
     /// For `/configz`.
     pub configuration: Value,
@@ -99,7 +99,7 @@ pub struct Server {
 /// Answer of `/healthz` while the runtime is not watched.
 const STUCK: &str = "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
 
-/// Which port a request came through.
+/// Port that a request came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// 10250.

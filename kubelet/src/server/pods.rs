@@ -17,7 +17,7 @@ impl Server {
         json(&list(&items))
     }
 
-    /// What the runtime runs, as pods.
+    /// Returns the pods that the runtime runs.
     pub(super) async fn running_pods(&self) -> Answer {
         let runtime = &self.manager.context().runtime;
         let containers = match runtime.list_containers(None).await {

@@ -34,7 +34,7 @@ fn runtime_error(CriError::Rpc { code, message }: CriError) -> Answer {
     error(status, &message)
 }
 
-/// Which streams the client asks for.
+/// Streams that the client asks for.
 struct Streams {
     stdin: bool,
     stdout: bool,
@@ -251,7 +251,7 @@ impl Server {
     }
 }
 
-/// What the runtime says instead of switching protocols.
+/// Returns the runtime's answer instead of a switch of protocols.
 async fn refusal(answer: Response<Incoming>) -> Result<Answer, String> {
     let status = answer.status();
     let kind = answer.headers().get(CONTENT_TYPE).cloned();

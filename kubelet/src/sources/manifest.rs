@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use shared::types::from_tree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why a manifest is not usable.
+/// Faults of a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// Not YAML or JSON, or not a pod.

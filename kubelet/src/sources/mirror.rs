@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often everything is looked at again.
+/// Interval at which everything is looked at again.
 const PERIOD: Duration = Duration::from_secs(20);
 /// Wait after something failed.
 const RETRY: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub enum Step {
     Delete(Arc<Pod>),
 }
 
-/// What has to be done so that every static pod has its mirror and nothing else has one.
+/// Plans the steps so that every static pod has its mirror and nothing else has one.
 pub fn plan(statics: &[Arc<Pod>], mirrors: &[Arc<Pod>]) -> Vec<Step> {
     let names: HashSet<String> = statics.iter().map(|pod| pods::full_name(pod)).collect();
     let orphans = mirrors.iter().filter(|mirror| !names.contains(&pods::full_name(mirror)));

@@ -1,5 +1,5 @@
-//! Where pods come from: the API server, a folder of manifests, a manifest URL. Each source delivers its whole
-//! current set; the pod map merges them.
+//! Sources of pods: the API server, a folder of manifests, a manifest URL. Each delivers its whole current set; the pod
+//! map merges them.
 
 pub mod file;
 pub mod manifest;
@@ -12,7 +12,7 @@ pub mod annotations {
     pub const SOURCE: &str = "kubernetes.io/config.source";
     /// The hash that identifies one version of a static pod.
     pub const HASH: &str = "kubernetes.io/config.hash";
-    /// When the kubelet first saw it.
+    /// Annotation with the time at which the kubelet first saw the pod.
     pub const SEEN: &str = "kubernetes.io/config.seen";
     /// On mirror pods: the hash of their static pod.
     pub use shared::types::MIRROR;
@@ -34,7 +34,7 @@ pub enum Source {
 /// The whole current set of one source.
 #[derive(Clone, Debug)]
 pub struct SourceSet {
-    /// Which source.
+    /// Source of the pods.
     pub source: Source,
     /// All its pods.
     pub pods: Vec<Pod>,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What a series is about.
+/// Subject of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
     /// The cgroup.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const MOST_PROCESSES: usize = 4096;
 const MICRO: u64 = 1000;
 
-/// What the files of a cgroup say; what they do not say is none.
+/// Contents of a cgroup's files; those that are missing are none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CgroupStats {
     /// Nanoseconds of processors: in all, in user mode, in the kernel.

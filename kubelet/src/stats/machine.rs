@@ -20,7 +20,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What pods can still get.
+    /// Returns the bytes that pods can still get.
     pub fn available(&self) -> u64 {
         self.total.saturating_sub(self.working_set)
     }
@@ -225,7 +225,7 @@ pub fn processes() -> (u64, u64) {
     (most, now)
 }
 
-/// When the machine was started, in nanoseconds since the epoch.
+/// Returns the start time of the machine, in nanoseconds since the epoch.
 pub fn boot_time() -> i64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let seconds = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<i64>().ok());

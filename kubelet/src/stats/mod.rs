@@ -82,7 +82,7 @@ impl Stats {
         rate
     }
 
-    /// What every running container uses.
+    /// Reads the usage of every running container.
     pub(crate) async fn containers(&self) -> Vec<ContainerUsage> {
         let runtime = &self.manager.context().runtime;
         let (stats, containers) = tokio::join!(runtime.container_stats(), runtime.list_containers(None));
@@ -95,7 +95,7 @@ impl Stats {
         stats.into_iter().filter_map(|stat| usage(stat, &known)).collect()
     }
 
-    /// What a pod's cgroup uses, the sandbox included.
+    /// Reads the usage of pods' cgroups, the sandboxes included.
     pub(crate) async fn pod_usage(&self, parents: Vec<(String, String)>) -> HashMap<String, Usage> {
         let cx = Arc::clone(self.manager.context());
         let read = tokio::task::spawn_blocking(move || {

@@ -21,7 +21,7 @@ impl Pressure {
         (version == CgroupVersion::V2).then_some(Self(below, ".pressure"))
     }
 
-    /// What `cpu`, `memory` or `io` waited; none where the kernel does not count.
+    /// Returns the pressure of `cpu`, `memory` or `io`; none where the kernel does not count it.
     pub(super) fn read(&self, resource: &str) -> Option<Value> {
         parse(&fs::read_to_string(self.0.join(format!("{resource}{}", self.1))).ok()?)
     }

@@ -78,7 +78,7 @@ fn add_pressure(answer: &mut Value, pressure: &Pressure, at: i64) {
     }
 }
 
-/// What a pod's cgroup tells besides its use: pressure, and traffic of the network that is its own.
+/// Reads what a pod's cgroup tells besides its use: pressure, and traffic of the network that is its own.
 async fn of_pod(parent: Option<String>, has_no_network: bool) -> Option<(Option<Pressure>, Option<Value>)> {
     let read = move |path: &str| {
         let pressure = Pressure::of_cgroup(path, cgroup_version());

@@ -225,7 +225,7 @@ impl Stats {
         read.await.unwrap_or_default()
     }
 
-    /// What there are series of: the machine, all pods, the tiers, each pod, its sandbox and its containers.
+    /// Returns the subjects of series: the machine, all pods, the tiers, each pod, its sandbox and its containers.
     async fn abouts(&self) -> Vec<cadvisor::About> {
         let cx = self.manager.context();
         let (containers, sandboxes) = tokio::join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None));

@@ -73,7 +73,7 @@ fn state(runtime_name: &str, found: &Found) -> ContainerState {
     }
 }
 
-/// Whether the worker will start this container again.
+/// Reports whether the worker will start this container again.
 fn restarts(spec: &PodSpec, container: &Container, found: &Found, init: bool) -> bool {
     if found.state != State::Exited {
         return false;
@@ -234,7 +234,7 @@ fn flags(inputs: &Inputs<'_>, container: &Container, found: Option<&Found>, stat
     };
 }
 
-/// What is told about resources and mounts.
+/// Fills in resources and mounts of a status.
 fn decorate(inputs: &Inputs<'_>, container: &Container, found: Option<&Found>, status: &mut ContainerStatus) {
     let mounts: Vec<VolumeMountStatus> = container
         .volume_mounts

@@ -23,7 +23,7 @@ pub type Lookup<'a> = &'a (dyn Fn(&str, &str) -> Option<ProbeResult> + Sync);
 pub struct Inputs<'a> {
     /// The pod, with the status the API server has.
     pub pod: &'a Pod,
-    /// What the runtime has.
+    /// State of the pod in the runtime.
     pub observed: &'a Observed,
     /// Addresses of node and pod.
     pub facts: &'a PodFacts,
@@ -31,7 +31,7 @@ pub struct Inputs<'a> {
     pub runtime_name: &'a str,
     /// The pod's runtime handler can mount read-only recursively.
     pub recursive_read_only: bool,
-    /// Why containers wait, by name: reason and message.
+    /// Reason and message of containers that wait, by name.
     pub waiting: &'a HashMap<String, (String, String)>,
     /// Startup probe results.
     pub startup: Lookup<'a>,
@@ -47,7 +47,7 @@ pub struct Inputs<'a> {
     pub terminating: bool,
     /// Everything has been stopped.
     pub terminated: bool,
-    /// When the kubelet first saw the pod.
+    /// Time at which the kubelet first saw the pod.
     pub seen: Timestamp,
     /// The current time.
     pub now: Timestamp,
@@ -57,7 +57,7 @@ fn status_of<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a Container
     all.iter().find(|s| s.name == name)
 }
 
-/// How far init containers are.
+/// Progress of init containers.
 #[derive(Default)]
 struct Preparation {
     pending: usize,

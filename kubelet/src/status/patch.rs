@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// How a list of the status is patched.
+/// Ways to patch a list of the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     /// As a whole.

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 const HANDS: usize = 6;
 /// Nothing waits longer for the API server.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// How the lists of a pod's status are patched; the others are atomic.
+/// Merge keys of the lists of a pod's status; the others are atomic.
 const LISTS: [(&str, List); 3] =
     [("conditions", List::ByKey("type")), ("podIPs", List::Replace), ("hostIPs", List::Replace)];
 /// Fields of the status that are not the kubelet's to remove.
@@ -42,7 +42,7 @@ const OWN_CONDITIONS: [&str; 8] = [
 struct Entry {
     pod: Arc<Pod>,
     status: PodStatus,
-    /// What the API server has, as far as is known, and since which revision.
+    /// Status that the API server has, as far as is known, and since which revision.
     base: Option<(u64, Value)>,
     reclaimed: bool,
     /// Time of the first change that the API server has not been told of.
@@ -65,7 +65,7 @@ fn document(status: Option<&PodStatus>) -> Value {
     status.and_then(|status| serde_json::to_value(status).ok()).unwrap_or_else(|| json!({}))
 }
 
-/// What a write led to.
+/// Results of a write.
 enum Outcome {
     Done,
     Again,

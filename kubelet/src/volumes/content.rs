@@ -1,5 +1,5 @@
-//! What the files of config-map, secret, downward-API and projected volumes hold. The
-//! objects come from an [`ObjectSource`]; everything else is computed.
+//! Contents of config-map, secret, downward-API and projected volumes. The objects come from an [`ObjectSource`];
+//! everything else is computed.
 
 use super::tokens::Tokens;
 use super::trust;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const DEFAULT_MODE: i32 = 0o644;
 
-/// What contents are made from.
+/// Inputs of the contents.
 pub(super) struct Context<'a> {
     pub(super) pod: &'a Pod,
     pub(super) facts: &'a PodFacts,

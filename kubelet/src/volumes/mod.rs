@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// A volume that is ready to be bound into containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountedVolume {
-    /// Where its content is on the host.
+    /// Path of the content on the host.
     pub host_path: PathBuf,
     /// The volume itself is read-only (config map, secret, downward API, projected): mounts are, too.
     pub read_only: bool,
@@ -45,7 +45,7 @@ pub struct MountedVolume {
     pub is_block: bool,
 }
 
-/// Why a volume could not be made ready. Retried by the worker; the text goes into a `FailedMount` event.
+/// Reasons why a volume could not be made ready. Retried by the worker; the text goes into a `FailedMount` event.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// One volume failed: `MountVolume.SetUp failed for volume "x" : configmap "y" not found`.
@@ -58,7 +58,7 @@ pub enum VolumeError {
         /// The cause.
         message: String,
     },
-    /// What a volume stands for is not known (yet).
+    /// The object that a volume names is not known (yet).
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
          volumes=[{volume}]: {message}"

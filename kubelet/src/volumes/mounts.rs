@@ -192,7 +192,7 @@ fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
     open(Path::new(sub_path)).map_err(io::Error::from)
 }
 
-/// What a group may do with the files of a read-only volume that it is given.
+/// Permissions of a group on the files of a read-only volume that it is given.
 pub(crate) const GROUP_READS: u32 = 0o440;
 
 /// Reports whether the root of a volume is as [`give_to_group`] leaves it, so that the rest need not be looked at.

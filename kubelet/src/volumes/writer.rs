@@ -94,7 +94,7 @@ fn write_version(folder: &Path, payload: &Payload) -> io::Result<()> {
     Ok(())
 }
 
-/// What a version holds now; ownership is not compared, it follows the pod.
+/// Reads the contents of the current version; ownership is not compared, it follows the pod.
 fn current(folder: &Path) -> io::Result<Payload> {
     let mut payload = Payload::new();
     let mut folders = vec![PathBuf::new()];

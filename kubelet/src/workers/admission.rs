@@ -1,5 +1,5 @@
-//! Whether this node takes a pod: a last look at what the scheduler decided, as pods may come around it and nodes
-//! change. Pure. Answers for upstream's `pkg/kubelet/lifecycle/predicate.go` and the eviction manager's admission.
+//! Admission of pods: a last look at what the scheduler decided, as pods may come around it and nodes change. Pure.
+//! Answers for upstream's `pkg/kubelet/lifecycle/predicate.go` and the eviction manager's admission.
 
 use super::sysctls;
 use crate::node::conditions::Pressure;
@@ -13,18 +13,18 @@ use shared::types::is_sidecar;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Why a pod is refused: the status' reason and message.
+/// Reason and message of a pod that is refused.
 pub type Refusal = (String, String);
 
-/// What a pod is measured against.
+/// Node that a pod is measured against.
 pub struct Measure<'a> {
     /// The node, if the API server's is known.
     pub node: Option<&'a Node>,
-    /// What pods may use in all.
+    /// Amounts that pods may use in all.
     pub allocatable: &'a BTreeMap<String, Quantity>,
     /// The pods that are here already.
     pub others: &'a [Arc<Pod>],
-    /// What runs short.
+    /// Resources that run short.
     pub pressure: Pressure,
     /// Kernel settings that pods may ask for besides the safe ones.
     pub sysctls: &'a [String],
@@ -37,16 +37,16 @@ pub struct Measure<'a> {
 pub struct Shortage {
     /// Its name.
     pub resource: String,
-    /// What the pod asks for.
+    /// Amount that the pod requests.
     pub requested: i64,
-    /// What others have.
+    /// Amount that other pods have.
     pub used: i64,
-    /// What there is in all.
+    /// Amount there is in all.
     pub capacity: i64,
 }
 
 impl Shortage {
-    /// What others would have to give back.
+    /// Returns the amount that other pods would have to give back.
     pub fn missing(&self) -> i64 {
         self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
     }

@@ -1,5 +1,6 @@
-//! What is allocated to pods. A pod that asks for other resources than it has gets them if the node has room; else it
-//! keeps what it has and is asked about again when room may have come. Answers for upstream's allocation manager.
+//! Allocation of resources to pods. A pod that asks for other resources than it has gets them if the node has room;
+//! else it keeps what it has and is asked about again when room may have come. Answers for upstream's allocation
+//! manager.
 
 use super::manager::{Inner, Manager};
 use super::{admission, resize};

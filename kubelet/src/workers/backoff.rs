@@ -45,7 +45,7 @@ impl Backoff {
         self.entries.get(key).map_or(Duration::ZERO, |e| e.delay.unsigned_abs())
     }
 
-    /// How long is left to wait after `event`, if the key is in back-off.
+    /// Returns the time left to wait after `event`, if the key is in back-off.
     pub fn remaining(&self, key: &str, event: Timestamp, now: Timestamp) -> Option<SignedDuration> {
         let entry = *self.entries.get(key)?;
         if self.expired(entry, event) {

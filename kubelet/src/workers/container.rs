@@ -14,7 +14,7 @@ use crate::volumes::MountedVolume;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use std::collections::BTreeMap;
 
-/// What the driver prepared for a container.
+/// Parts that the driver prepared for a container.
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
     /// Restart count of the new container.
@@ -31,7 +31,7 @@ pub struct Prepared {
     pub claimed: Vec<String>,
     /// The image's id, so that the very image that was checked is run.
     pub image_id: String,
-    /// Who the image runs as.
+    /// User of the image.
     pub image_user: ImageUser,
 }
 
@@ -195,7 +195,7 @@ pub fn container_config(
     })
 }
 
-/// Where log collectors expect a container's log: `<pod>_<namespace>_<container>-<id>.log`, short enough for a
+/// Path at which log collectors expect a container's log: `<pod>_<namespace>_<container>-<id>.log`, short enough for a
 /// file name.
 pub fn log_symlink(pod: &Pod, container: &str, id: &str) -> String {
     let mut name = format!("{}_{}_{container}-{id}", pods::name(pod), pods::namespace(pod));

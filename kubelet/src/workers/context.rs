@@ -1,4 +1,4 @@
-//! What every worker needs: the doors of the other rooms.
+//! Ports of the other rooms, which every worker needs.
 
 use crate::cpus::Cpus;
 use crate::cri::Runtime;
@@ -52,18 +52,18 @@ impl ServiceLister for NoServices {
     }
 }
 
-/// What is known about the node and may change.
+/// Facts about the node that may change.
 #[derive(Clone, Debug, Default)]
 pub struct NodeState {
     /// Internal addresses, allocatable.
     pub facts: PodFacts,
-    /// Why the runtime's network is not ready, if it is not.
+    /// Reason why the runtime's network is not ready, if there is one.
     pub network_error: Option<String>,
     /// The runtime's name, which container ids begin with.
     pub runtime_name: String,
     /// The runtime handlers that can mount read-only recursively.
     pub recursive_read_only: BTreeSet<String>,
-    /// What runs short.
+    /// Resources that run short.
     pub pressure: crate::node::conditions::Pressure,
     /// The machine is about to go down.
     pub going_down: bool,
@@ -113,7 +113,7 @@ pub struct Context {
     pub tracer: Tracer,
 }
 
-/// What spans of the kubelet's own work say they are from.
+/// Instrumentation scope of the kubelet's own spans.
 const SCOPE: &str = "k8s.io/kubernetes/pkg/kubelet";
 
 impl Context {

@@ -4,7 +4,7 @@ use crate::cri::v1::DnsConfig;
 use crate::settings::Settings;
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 
-/// What validation lets a pod have, and the C library reads.
+/// Number of name servers that validation lets a pod have, and that the C library reads.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
@@ -44,7 +44,7 @@ fn without_root(search: &str) -> String {
     search.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(search).to_owned()
 }
 
-/// Whether the pod wants cluster DNS.
+/// Reports whether the pod wants cluster DNS.
 pub fn wants_cluster_dns(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     match spec.dns_policy.as_deref().unwrap_or("ClusterFirst") {
@@ -59,7 +59,7 @@ pub fn dns_config(pod: &Pod, settings: &Settings, host: &Resolver) -> DnsConfig 
     within_limits(composed(pod, settings, host)).0
 }
 
-/// What is to be said of a pod's resolver settings: reasons and texts of warnings.
+/// Returns warnings about a pod's resolver settings: reasons and texts.
 pub fn warnings(pod: &Pod, settings: &Settings, host: &Resolver) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     if wants_cluster_dns(pod) && settings.cluster_dns.is_empty() {
@@ -74,7 +74,7 @@ pub fn warnings(pod: &Pod, settings: &Settings, host: &Resolver) -> Vec<(&'stati
 pub const MISSING: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" \
                            policy. Falling back to \"Default\" policy.";
 
-/// What the policy, the node and the pod ask for.
+/// Composes the settings of the policy, the node and the pod.
 fn composed(pod: &Pod, settings: &Settings, host: &Resolver) -> DnsConfig {
     let namespace = crate::pods::namespace(pod);
     let spec = pod.spec.as_ref();

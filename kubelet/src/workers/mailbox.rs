@@ -1,4 +1,4 @@
-//! What the pod map tells a worker, and how it wakes it.
+//! Mailbox of a worker: what the pod map tells it, and how it wakes it.
 
 use super::admission::Refusal;
 use crate::pods;
@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// What the pod map tells a worker.
+/// Messages of the pod map to a worker.
 #[derive(Debug)]
 pub struct Mailbox {
     state: Mutex<Known>,
     pub(super) notify: Notify,
 }
 
-/// What is known of the pod.
+/// Known state of the pod.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) pod: Arc<Pod>,
@@ -24,7 +24,7 @@ pub(super) struct Known {
     grace: Option<i64>,
     /// The failure is that this node never took the pod.
     pub(super) rejected: bool,
-    /// Why a resize of the pod waits: reason and message.
+    /// Reason and message of a resize that waits.
     pub(super) resize: Option<Refusal>,
 }
 
@@ -55,7 +55,7 @@ impl Mailbox {
         self.notify.notify_one();
     }
 
-    /// Why a resize of the pod waits.
+    /// Returns why a resize of the pod waits.
     pub fn resize(&self) -> Option<Refusal> {
         self.state.lock().resize.clone()
     }

@@ -179,7 +179,7 @@ impl Manager {
         });
     }
 
-    /// Whether this node can take the pod besides those that it has.
+    /// Refuses a pod that this node cannot take besides those that it has.
     fn refuse(&self, pod: &Pod, inner: &Inner) -> Option<Refusal> {
         let node = self.cx.node.load();
         let others = inner.active(None);

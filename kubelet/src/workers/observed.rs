@@ -1,4 +1,4 @@
-//! What the runtime has of one pod.
+//! State of one pod in the runtime.
 
 use crate::cri::{CriError, Runtime, labels, v1};
 use k8s_openapi::api::core::v1::ResourceRequirements;
@@ -13,7 +13,7 @@ pub struct Sandbox {
     pub ready: bool,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// Which attempt made it.
+    /// Attempt that made the sandbox.
     pub attempt: u32,
     /// Addresses, primary first.
     pub ips: Vec<String>,
@@ -64,13 +64,13 @@ pub struct Container {
     pub image: String,
     /// Image id with digest.
     pub image_ref: String,
-    /// Which start of the container this is, from 0.
+    /// Number of the start of the container, from 0.
     pub restart_count: u32,
     /// The spec hash it was made from.
     pub hash: String,
-    /// Where its log is.
+    /// Path of the log.
     pub log_path: String,
-    /// Where it writes its termination message (host path).
+    /// Path of the termination message on the host.
     pub termination_file: String,
     /// `FallbackToLogsOnError` or `File`.
     pub termination_policy: String,

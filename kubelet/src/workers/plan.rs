@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerRestartRuleOnExitCodes, Pod
 use shared::fnv::Fnv32;
 use shared::types::is_sidecar;
 
-/// Which list of the spec a container comes from.
+/// Lists of the spec that a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Runs to its end before the others start.
@@ -56,11 +56,11 @@ pub enum Step {
     StartContainer {
         /// Name in the pod.
         name: String,
-        /// Which list.
+        /// List of the container.
         kind: Kind,
         /// Restart count that the new container gets.
         attempt: u32,
-        /// When the attempt before it ended, for the back-off.
+        /// End of the attempt before, for the back-off.
         ended: Option<Timestamp>,
     },
 }
@@ -105,7 +105,8 @@ pub fn restart_policy(spec: &PodSpec) -> &str {
     spec.restart_policy.as_deref().unwrap_or("Always")
 }
 
-/// Whether a container that ended with this code is started again: by its own rules, its own policy, or the pod's.
+/// Reports whether a container that ended with this code is started again: by its own rules, its own policy, or the
+/// pod's.
 pub fn restarts(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
     let ruled = container.restart_policy_rules.iter().flatten().any(|rule| {
         let listed = |codes: &ContainerRestartRuleOnExitCodes| codes.values.iter().flatten().any(|c| *c == exit_code);
@@ -124,7 +125,7 @@ fn restarts_on_failure(spec: &PodSpec, container: &Container) -> bool {
     container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) != "Never"
 }
 
-/// Whether a container that is in this state shall be started (again).
+/// Reports whether a container that is in this state shall be started (again).
 fn wants_start(spec: &PodSpec, container: &Container, found: Option<&Found>) -> bool {
     let Some(found) = found else { return true };
     match found.state {
@@ -152,12 +153,12 @@ fn kill(found: &Found, message: String, grace: Option<i64>) -> Step {
     Step::KillContainer { id: found.id.clone(), name: found.name.clone(), message, grace }
 }
 
-/// Whether a container is another than the pod has by now.
+/// Reports whether a container is another than the pod has by now.
 fn is_changed(container: &Container, found: &Found) -> bool {
     !found.hash.is_empty() && found.hash != container_hash(container) && found.hash != former_hash(container)
 }
 
-/// Why a running container must be replaced, and how long it is given to end if the probe that failed says so.
+/// Returns why a running container must be replaced, and how long it is given to end if the probe that failed says so.
 fn replaced(container: &Container, found: &Found, probes: &dyn ProbeResults) -> Option<(String, Option<i64>)> {
     let name = &container.name;
     if is_changed(container, found) {
@@ -215,7 +216,7 @@ enum Init {
     Failed,
 }
 
-/// What a running container needs that may go on as it is but for its resources; true when it goes on.
+/// Plans the resize of a running container that may go on otherwise; true when it goes on.
 fn resize(container: &Container, found: &Found, resizes: &mut Vec<String>, steps: &mut Vec<Step>) -> bool {
     match found.given.as_ref().map_or(Action::Keep, |given| resize::action(container, given)) {
         Action::Keep => true,
@@ -275,7 +276,7 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
     }
 }
 
-/// What an application container needs that runs.
+/// Plans the steps of an application container that runs.
 fn running(
     spec: &PodSpec,
     container: &Container,

@@ -50,12 +50,12 @@ fn is_preemptable(pod: &Pod, other: &Pod) -> bool {
     (pods::is_critical(pod) && !pods::is_critical(other)) || priority(pod) > priority(other)
 }
 
-/// What a pod gives back of a resource.
+/// Returns the amount of a resource that a pod gives back.
 fn gives(pod: &Pod, resource: &str) -> i64 {
     if resource == "pods" { 1 } else { requests(pod).get(resource).copied().unwrap_or(0) }
 }
 
-/// What is missing when these pods are gone.
+/// Returns what is missing when these pods are gone.
 fn without<'a>(missing: &Missing, gone: impl Iterator<Item = &'a Arc<Pod>>) -> Missing {
     let mut left = missing.clone();
     for pod in gone {
@@ -67,7 +67,7 @@ fn without<'a>(missing: &Missing, gone: impl Iterator<Item = &'a Arc<Pod>>) -> M
     left
 }
 
-/// How far a pod is from giving what is missing: 0 where it gives all of it.
+/// Returns how far a pod is from giving what is missing: 0 where it gives all of it.
 fn distance(pod: &Pod, missing: &Missing) -> f64 {
     let share = |(name, amount): (&String, &i64)| {
         let left = amount.saturating_sub(gives(pod, name)).max(0);

@@ -12,10 +12,10 @@ use serde::Serialize;
 use shared::types::is_sidecar;
 use std::sync::Arc;
 
-/// What a resize has to do with a running container.
+/// Actions of a resize on a running container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It has what is allocated to it.
+    /// The container has what is allocated to it.
     Keep,
     /// The runtime changes its cgroup.
     Update,
@@ -26,11 +26,11 @@ pub enum Action {
 /// A resize that is under way or waits: what the status tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Why it waits for the node: reason and message.
+    /// Reason and message while the resize waits for the node.
     pub pending: Option<(String, String)>,
     /// Some container does not have yet what is allocated.
     pub running: bool,
-    /// Why the last try failed.
+    /// Reason why the last try failed.
     pub error: Option<String>,
 }
 
@@ -38,7 +38,7 @@ fn both(resources: Option<&ResourceRequirements>) -> (Amounts, Amounts) {
     (Amounts::requests(resources), Amounts::limits(resources))
 }
 
-/// What to do so that a container which was given `given` has what its spec says.
+/// Plans what gives a container that was given `given` the resources of its spec.
 pub fn action(container: &Container, given: &ResourceRequirements) -> Action {
     let ((requests, limits), (old_requests, old_limits)) = (both(container.resources.as_ref()), both(Some(given)));
     let cpu = requests.cpu != old_requests.cpu || limits.cpu != old_limits.cpu;
@@ -68,7 +68,7 @@ pub fn under_way(pod: &Pod, observed: &Observed) -> bool {
     })
 }
 
-/// Whether two versions of a pod ask for different resources.
+/// Reports whether two versions of a pod ask for different resources.
 pub fn differs(a: &Pod, b: &Pod) -> bool {
     resizable(a).any(|one| {
         let other = resizable(b).find(|other| other.name == one.name);
@@ -104,7 +104,7 @@ pub fn as_reported(pod: &Arc<Pod>) -> Arc<Pod> {
     with(pod, |name| reported(pod, name, None))
 }
 
-/// What the status says a container has; of the container with this id if one is given.
+/// Returns the resources that the status reports of a container; of the one with this id if one is given.
 pub fn reported(pod: &Pod, name: &str, id: Option<&str>) -> Option<ResourceRequirements> {
     let status = pod.status.as_ref()?;
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();

@@ -12,18 +12,18 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a worker remembers of resources.
+/// Resources that a worker remembers.
 #[derive(Default)]
 pub(super) struct Resources {
-    /// What running containers have, by the runtime's id.
+    /// Resources of running containers, by the runtime's id.
     given: HashMap<String, ResourceRequirements>,
-    /// What containers asked for when they were started, by name, until they are seen running.
+    /// Resources that containers asked for when they were started, by name, until they are seen running.
     started: HashMap<String, ResourceRequirements>,
     /// The pod when its cgroup was looked at last.
     seen: Option<Arc<Pod>>,
     /// A resize is not finished.
     unfinished: bool,
-    /// Why the last try failed.
+    /// Reason why the last try failed.
     error: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl Resources {
         self.given = given;
     }
 
-    /// What the pod's status tells of a resize.
+    /// Returns the progress of a resize for the pod's status.
     pub(super) fn progress(&self, pod: &Pod, observed: &Observed, pending: Option<(String, String)>) -> Progress {
         Progress { pending, running: resize::under_way(pod, observed), error: self.error.clone() }
     }

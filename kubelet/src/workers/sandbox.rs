@@ -95,7 +95,7 @@ fn port_mappings(pod: &Pod) -> Vec<v1::PortMapping> {
         .collect()
 }
 
-/// Where seccomp profiles named in pods are looked for.
+/// Returns the folder of seccomp profiles named in pods.
 pub fn seccomp_root(settings: &Settings) -> String {
     settings.root_dir.join("seccomp").to_string_lossy().into_owned()
 }

@@ -131,7 +131,7 @@ pub struct ImageUser {
     pub name: String,
 }
 
-/// Why a container that may not run as root might, if it might.
+/// Returns why a container that may not run as root might, if it might.
 fn breaks_non_root(user: Option<i64>, image: &ImageUser) -> Option<String> {
     match (user, image.uid) {
         (Some(0), _) => Some("container's runAsUser breaks non-root policy".to_owned()),

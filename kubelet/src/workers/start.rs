@@ -77,7 +77,7 @@ async fn runtime_handler(cx: &Context, pod: &Pod) -> Result<String, String> {
     cx.objects.runtime_class(class).await.map(|class| class.handler.clone()).map_err(|error| error.to_string())
 }
 
-/// What a start needs to know about its pod.
+/// Facts about its pod that a start needs.
 pub struct Start<'a> {
     /// The doors.
     pub cx: &'a Context,

@@ -1,4 +1,4 @@
-//! Which kernel settings a pod may ask for: those that stay within its namespaces and harm nobody, and those that the
+//! Kernel settings that a pod may ask for: those that stay within its namespaces and harm nobody, and those that the
 //! node's administrator allows. Pure. Answers for upstream's `pkg/kubelet/sysctl`.
 
 use crate::pods;
@@ -45,7 +45,7 @@ fn dotted(name: &str) -> String {
     }
 }
 
-/// Why a pod's settings are refused; `allowed` are names, or prefixes that end in `*`.
+/// Returns why a pod's settings are refused; `allowed` are names, or prefixes that end in `*`.
 pub fn forbidden(pod: &Pod, allowed: &[String]) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let asked = spec.security_context.as_ref()?.sysctls.as_ref()?;

@@ -40,7 +40,8 @@ fn log_tail(path: &Path) -> String {
     tail
 }
 
-/// What the last lines of a log say: `<time> <stream> <F or P> <text>`, where P goes on in the next line, if one comes.
+/// Returns the text of the last lines of a log: `<time> <stream> <F or P> <text>`, where P goes on in the next line, if
+/// one comes.
 fn content(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let last = &lines[lines.len().saturating_sub(MAX_LINES)..];

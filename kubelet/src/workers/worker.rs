@@ -44,7 +44,7 @@ impl ProbeResults for Results<'_> {
     }
 }
 
-/// How a round ended.
+/// Results of a round.
 enum Round {
     /// Nothing to do for so long.
     Idle(Option<Duration>),
@@ -54,13 +54,13 @@ enum Round {
     Finished,
 }
 
-/// What became of a container that was to start.
+/// Results of a container's start.
 enum Outcome {
-    /// It runs.
+    /// The container runs.
     Runs,
-    /// It was made, and is to be looked at.
+    /// The container was made, and is to be looked at.
     Ended,
-    /// It has to wait.
+    /// The container has to wait.
     Waits,
     /// The pod is another by now.
     GivenUp,
@@ -76,7 +76,7 @@ pub struct Worker {
     waiting: HashMap<String, Wait>,
     pub(super) hooks_run: Arc<HooksRun>,
     pub(super) published: Option<PodStatus>,
-    /// What was mounted last, all of the pod's volumes.
+    /// Volumes that were mounted last, all of the pod's.
     mounted: Option<Volumes>,
     seen: Timestamp,
     last_refresh: Timestamp,
@@ -594,7 +594,7 @@ fn keep_mounted<E>(mounted: &mut Option<Volumes>, result: Result<Volumes, E>) ->
 type Volumes = std::collections::BTreeMap<String, crate::volumes::MountedVolume>;
 static NO_VOLUMES: Volumes = Volumes::new();
 
-/// When a container ended the last time.
+/// Returns the time at which a container ended last.
 fn finished_last(status: &PodStatus, name: &str) -> Option<Timestamp> {
     let mut all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let last = all.find(|s| s.name == name)?.last_state.as_ref()?;

@@ -25,7 +25,7 @@ use super::stores::SeenNode;
 use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::model::PodInfo;
 
-/// How often a claim is looked at while its binding is awaited; looks go to the informer's store.
+/// Interval at which a claim is looked at while its binding is awaited; looks go to the informer's store.
 const CLAIM_POLL: Duration = Duration::from_millis(250);
 
 /// A request, if it could be put together.
@@ -99,12 +99,12 @@ impl KubeApi {
     }
 }
 
-/// Where pods of this one's namespace are written.
+/// Request path of the pods of this pod's namespace.
 fn pods(pod: &PodInfo) -> Request {
     Request::new(<Pod as Cached>::collection_path(Some(&pod.namespace)))
 }
 
-/// Where a claim is written, and its name.
+/// Request path of a claim, and its name.
 fn resource_claims(claim: &ResourceClaim) -> (Request, &str) {
     let meta = &claim.metadata;
     let path = ResourceClaim::collection_path(Some(meta.namespace.as_deref().unwrap_or_default()));

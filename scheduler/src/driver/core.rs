@@ -1,4 +1,4 @@
-//! What all tasks of the scheduler share, and how informers feed it.
+//! State that all tasks of the scheduler share, and the event handlers that feed it.
 
 use std::collections::HashMap;
 use std::sync::Arc;

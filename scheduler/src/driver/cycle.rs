@@ -21,7 +21,7 @@ use crate::metrics::{self, Attempt, Point, Running};
 use crate::model::{PodInfo, Snapshot};
 use crate::queue::QueuedPod;
 
-/// How often at least the clock is looked at.
+/// Longest interval between two looks at the clock.
 const TICK: Duration = Duration::from_secs(1);
 /// Bindings under way at once. With more the server gets no faster, and whoever comes in between with a higher priority
 /// would find the room given away. Those that wait for volumes or permission do not count.
@@ -415,7 +415,7 @@ impl Binding {
         status
     }
 
-    /// Whether a PreBind plugin has something to do, so that the binding takes its time.
+    /// Reports whether a PreBind plugin has something to do, so that the binding takes its time.
     fn prepares(&self) -> bool {
         let begun = Instant::now();
         let any = self.profile.pre_binders().iter().any(|(_, p)| p.applies(&self.state, &self.assumed));

@@ -19,10 +19,10 @@ use crate::framework::Context;
 use crate::framework::explain::Explanation;
 use crate::model::{NodeInfo, PodInfo, Snapshot};
 
-/// Where it is served.
+/// Path of the endpoint.
 pub(super) const PATH: &str = "/explain";
 
-/// What answers need; filled in once the scheduler is made.
+/// Parts that answers need; filled in once the scheduler is made.
 #[derive(Default)]
 pub(super) struct Source {
     pub(super) core: OnceLock<Arc<Core>>,

@@ -61,7 +61,7 @@ struct Managed {
     name: String,
 }
 
-/// What extenders are told about: whole objects.
+/// Whole objects that extenders are sent.
 #[derive(Clone)]
 pub(super) struct Objects {
     pub(super) pods: Store<Pod>,

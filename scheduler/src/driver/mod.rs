@@ -37,7 +37,7 @@ use crate::metrics;
 use crate::model::Snapshot;
 use crate::queue::{Profiles, Queue, Timing};
 
-/// How long bindings may take to finish at the end.
+/// Time that bindings have to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Runs the scheduler until shutdown.

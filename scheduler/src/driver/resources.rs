@@ -17,7 +17,7 @@ use super::explain::Source;
 
 /// Pods per page of a list.
 const PAGE: u32 = 500;
-/// Where it is served.
+/// Path of the endpoint.
 const PATH: &str = "/metrics/resources";
 
 const FAMILIES: [(&str, &str); 2] = [

@@ -42,7 +42,7 @@ fn command() -> Command {
         .args(common_args())
 }
 
-/// Where the cluster is, which profiles to ask, and how to print.
+/// Flags that say where the cluster is, which profiles to ask, and how to print.
 pub(crate) fn common_args() -> [Arg; 4] {
     let [kubeconfig, dump] = cluster_args();
     let config = path_arg("config", "KubeSchedulerConfiguration with the profiles to ask");

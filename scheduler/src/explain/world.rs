@@ -44,13 +44,13 @@ shared::dump! {
 }
 
 impl Dump {
-    /// What priority classes say.
+    /// Priorities of the priority classes.
     pub fn priorities(&self) -> Priorities {
         priorities(&self.priority_classes)
     }
 }
 
-/// What priority classes say.
+/// Priorities of the priority classes.
 pub fn priorities(classes: &[PriorityClass]) -> Priorities {
     let mut out = Priorities::new();
     for class in classes {
@@ -63,7 +63,7 @@ pub fn priorities(classes: &[PriorityClass]) -> Priorities {
     out
 }
 
-/// The same, as plugins see it.
+/// Cluster of a dump as plugins see it.
 pub struct World {
     pods: Vec<Pod>,
     cache: Cache,
@@ -128,7 +128,7 @@ impl World {
     }
 }
 
-/// What plugins look up.
+/// Listers of what plugins look up.
 pub fn listers(dump: &Dump) -> Fixed {
     let mut out = Fixed::default();
     macro_rules! by_name {

@@ -1,4 +1,4 @@
-//! What the scheduler does to the cluster: a port, so that tests can stand in for the API server.
+//! Port for the scheduler's writes to the cluster, so that tests can stand in for the API server.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use crate::model::PodInfo;
 
-/// Why a call failed.
+/// Failure of a call.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
     /// HTTP status, 0 when there was no answer.
     pub code: u16,
-    /// What the server (or the transport) said.
+    /// Message of the server or of the transport.
     pub message: String,
 }
 

@@ -14,7 +14,7 @@ pub struct PluginRef {
     pub weight: i64,
 }
 
-/// What is enabled and disabled at one extension point.
+/// Plugins that are enabled and disabled at one extension point.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PluginSet {
@@ -27,7 +27,7 @@ pub struct PluginSet {
 }
 
 impl PluginSet {
-    /// Whether a name (or everything) is disabled.
+    /// Reports whether a name (or everything) is disabled.
     pub fn disables(&self, name: &str) -> bool {
         self.disabled.iter().any(|p| p.name == name || p.name == "*")
     }
@@ -80,7 +80,7 @@ pub struct ProfileConfig {
     /// Their arguments.
     #[serde(default, deserialize_with = "nullable")]
     pub plugin_config: Vec<PluginConfig>,
-    /// What `--feature-gates` say.
+    /// Gates of `--feature-gates`.
     #[serde(skip)]
     pub features: Features,
 }
@@ -199,7 +199,8 @@ impl ProfileConfig {
         out
     }
 
-    /// Who takes part at one extension point: named there first, then those of `multiPoint` that have something to say.
+    /// Returns the plugins of one extension point: those named there first, then those of `multiPoint` that implement
+    /// it.
     pub fn at_point(&self, own: &PluginSet, implements: impl Fn(&str) -> bool) -> Vec<PluginRef> {
         let multi = self.multi_point();
         let in_multi = |p: &&PluginRef| multi.iter().any(|m| m.name == p.name);

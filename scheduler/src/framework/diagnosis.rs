@@ -1,11 +1,11 @@
-//! Why a pod fits nowhere, in upstream's words.
+//! Reasons why a pod fits nowhere, in upstream's words.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::status::{Code, Status};
 
-/// How many kept statuses a new one is compared with, so that equal ones are kept once.
+/// Number of kept statuses that a new one is compared with, so that equal ones are kept once.
 const COMPARED: usize = 16;
 
 /// The answers of the nodes that said no, by slot.
@@ -42,7 +42,7 @@ impl Rejected {
         self.statuses.get((at as usize).checked_sub(1)?)
     }
 
-    /// What the node in a slot said, if it said no.
+    /// Returns the status of the node in a slot, if it rejected the pod.
     pub fn get(&self, slot: usize) -> Option<&Status> {
         self.status(*self.by_slot.get(slot)?)
     }
@@ -52,7 +52,7 @@ impl Rejected {
         self.by_slot.iter().enumerate().filter_map(|(slot, at)| Some((slot, self.status(*at)?)))
     }
 
-    /// How many nodes said what.
+    /// Counts nodes by status.
     pub fn tally(&self) -> Vec<(&Status, usize)> {
         let mut counts = vec![0_usize; self.statuses.len() + 1];
         for at in &self.by_slot {
@@ -63,7 +63,7 @@ impl Rejected {
         self.statuses.iter().zip(counts.into_iter().skip(1)).filter(|(_, n)| *n > 0).collect()
     }
 
-    /// How many nodes said no.
+    /// Number of nodes that rejected the pod.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -74,7 +74,7 @@ impl Rejected {
     }
 }
 
-/// What each node said, and what was said of all of them.
+/// Status of each node, and messages about all of them.
 #[derive(Debug, Clone, Default)]
 pub struct Diagnosis {
     /// Number of nodes there are.
@@ -83,9 +83,9 @@ pub struct Diagnosis {
     pub rejected: Rejected,
     /// The answer that holds for every node not in `rejected`.
     pub others: Option<Status>,
-    /// What PreFilter said when it turned the pod down.
+    /// Message of PreFilter when it rejected the pod.
     pub pre_filter: String,
-    /// What PostFilter said.
+    /// Message of PostFilter.
     pub post_filter: String,
     /// Plugins that said no; events that help with one of these bring the pod back.
     pub plugins: BTreeSet<&'static str>,
@@ -138,10 +138,10 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-/// What stands in a rejector's place when there are no nodes at all.
+/// Name that stands in a rejector's place when there are no nodes at all.
 pub const NO_NODES: &str = "NoNodes";
 
-/// Why a cycle placed nothing.
+/// Reasons why a cycle placed nothing.
 #[derive(Debug, Clone)]
 pub enum Failure {
     /// There are no nodes at all.

@@ -1,4 +1,4 @@
-//! How many pods of some kind are in each domain, where a domain is all nodes with one value of a label.
+//! Counts of pods by domain, where a domain is all nodes with one value of a label.
 //!
 //! HOT (held by `examples/throughput.rs`). [`Domains`] are the sums; copies share them, and a copy can be shifted to ask
 //! "what if". [`Tracker`] keeps the sums current as nodes change, and knows which other nodes a change concerns.
@@ -11,7 +11,7 @@ use crate::model::NodeBase;
 /// Keys with more domains than this are *narrow*: a node shows the sum of its domain, and is told when that changes. Of
 /// keys with fewer (zones, say) a node shows which domain it is in, so that a change concerns no node at all.
 const BROAD_DOMAINS: usize = 64;
-/// What a node shows that lacks the label.
+/// Token of a node that lacks the label.
 pub const MISSING: i64 = i64::MIN;
 const NOWHERE: u32 = u32::MAX;
 
@@ -26,7 +26,7 @@ struct Domain {
 struct Sums {
     ids: HashMap<Box<str>, u32>,
     domains: Vec<Domain>,
-    /// How many domains have which sum.
+    /// Number of domains by sum.
     sizes: BTreeMap<i64, u32>,
     /// Domains with counted nodes.
     counted: usize,
@@ -75,7 +75,7 @@ impl Sums {
 pub struct Domains {
     key: Arc<str>,
     sums: Arc<Sums>,
-    /// What-if: how much more there is in which domains.
+    /// Hypothetical additions: how much more there is in which domains.
     shift: Vec<(u32, i64)>,
 }
 
@@ -163,7 +163,7 @@ impl Domains {
 pub struct Touched {
     /// All of them.
     pub all: bool,
-    /// These.
+    /// Slots of the nodes.
     pub slots: Vec<usize>,
 }
 
@@ -178,7 +178,7 @@ pub struct Tracker {
     broad: bool,
     /// Stays broad however many domains there are.
     whole: bool,
-    /// What of a narrow domain's sum matters.
+    /// Projects the part of a narrow domain's sum that matters.
     view: fn(i64) -> i64,
 }
 
@@ -257,7 +257,7 @@ impl Tracker {
         }
     }
 
-    /// What a slot shows.
+    /// Returns the token of a slot.
     pub fn token(&self, slot: usize) -> i64 {
         let id = self.slots.get(slot).map_or(NOWHERE, |(id, _)| *id);
         match id {

@@ -1,4 +1,4 @@
-//! What happens in the cluster, as far as it can make an unschedulable pod schedulable.
+//! Cluster events, as far as they can make an unschedulable pod schedulable.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl<K> Clone for Delta<K> {
 }
 
 impl<K> Delta<K> {
-    /// What happened.
+    /// Action of the event.
     pub fn action(&self) -> Action {
         match (&self.old, &self.new) {
             (None, _) => Action::Add,
@@ -90,7 +90,7 @@ macro_rules! kinds {
         }
 
         impl Change {
-            /// What happened.
+            /// Action of the event.
             pub fn action(&self) -> Action {
                 match self {
                     $(Self::$kind(delta) => delta.action(),)*
@@ -133,14 +133,14 @@ kinds! {
     Workload(scheduling::Workload) = "scheduling.k8s.io/Workload",
 }
 
-/// What happened to an object.
+/// Actions on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// It came.
+    /// The object was created.
     Add,
-    /// It changed.
+    /// The object was changed.
     Update,
-    /// It went.
+    /// The object was deleted.
     Delete,
 }
 
@@ -223,12 +223,12 @@ fn pod_update(old: &PodInfo, new: &PodInfo, names: &PodLabels) -> &'static str {
     }
 }
 
-/// Whether an event is worth another try.
+/// Answers of a queueing hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint {
-    /// It may help.
+    /// The event may help.
     Queue,
-    /// It does not.
+    /// The event does not help.
     Skip,
 }
 

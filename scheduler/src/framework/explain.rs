@@ -1,4 +1,4 @@
-//! Why a pod goes where it goes, or nowhere: every node's answer from every plugin, and the scores of those that fit.
+//! Explanation of a pod's placement: every node's answer from every plugin, and the scores of those that fit.
 //!
 //! The same plugins on the same snapshot as the scheduling cycle, but all of them are asked about all nodes, where the
 //! cycle stops at the first no and when enough nodes fit. Pure: nothing is reserved, nobody is pushed out.
@@ -15,14 +15,14 @@ use super::state::CycleState;
 use super::status::Status;
 use crate::model::{NodeInfo, PodInfo};
 
-/// What a plugin said against a pod or a node.
+/// Objection of a plugin to a pod or a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Objection {
-    /// Who said it.
+    /// Name of the plugin.
     pub plugin: String,
-    /// How much it means, as upstream names it.
+    /// Code of the status, as upstream names it.
     pub code: &'static str,
-    /// Why.
+    /// Reasons of the status.
     pub reasons: Vec<String>,
 }
 
@@ -36,14 +36,14 @@ impl Objection {
     }
 }
 
-/// What a plugin thinks of a node that fits.
+/// Score that a plugin gives a node that fits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Points {
-    /// Who.
+    /// Name of the plugin.
     pub plugin: String,
     /// From 0 to 100.
     pub score: i64,
-    /// How much it counts.
+    /// Weight of the plugin.
     pub weight: i64,
 }
 
@@ -52,9 +52,9 @@ pub struct Points {
 pub struct Verdict {
     /// The node.
     pub node: String,
-    /// Whether the pod fits.
+    /// The pod fits.
     pub fits: bool,
-    /// What is said against it.
+    /// Objections of plugins.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objections: Vec<Objection>,
     /// Sum of the weighted scores.
@@ -68,7 +68,7 @@ pub struct Verdict {
 /// Room that would be made for the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rescue {
-    /// Where.
+    /// Name of the node.
     pub node: String,
     /// Pods that would have to go, as `namespace/name`.
     pub victims: Vec<String>,
@@ -85,13 +85,13 @@ pub struct Explanation {
     /// The node the pod is on already; it is explained as if it were not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_to: Option<String>,
-    /// What keeps it out of the queue.
+    /// Objection that keeps the pod out of the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gate: Option<Objection>,
-    /// What is said against the pod on any node.
+    /// Objection to the pod on any node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Objection>,
-    /// What the scheduler would say: where it goes, or upstream's sentence about why not.
+    /// Message of the scheduler: where the pod goes, or upstream's sentence about why it goes nowhere.
     pub message: String,
     /// Room that would be made.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,7 +13,7 @@ use super::plugin::MAX_NODE_SCORE;
 use super::status::Status;
 use crate::model::{NodeInfo, PodInfo, Snapshot};
 
-/// What stands in a rejector's place when extenders turned nodes down.
+/// Name that stands in a rejector's place when extenders turned nodes down.
 pub const EXTENDERS: &str = "Extenders";
 
 /// The best score an extender gives.
@@ -35,7 +35,7 @@ pub struct Filtered {
 pub struct Victims {
     /// The pods.
     pub pods: Vec<Arc<PodInfo>>,
-    /// How many of them a disruption budget protects.
+    /// Number of victims that a disruption budget protects.
     pub violations: usize,
 }
 
@@ -47,17 +47,17 @@ pub type Weighed = (HashMap<String, i64>, i64);
 pub trait Extender: Send + Sync {
     /// Its address.
     fn name(&self) -> &str;
-    /// Whether scheduling goes on without it when it fails.
+    /// Reports whether scheduling goes on without the extender when it fails.
     fn ignorable(&self) -> bool;
-    /// Whether it is asked about a pod at all.
+    /// Reports whether the extender is asked about a pod at all.
     fn interested(&self, pod: &PodInfo) -> bool;
-    /// Whether it filters nodes.
+    /// Reports whether the extender filters nodes.
     fn filters(&self) -> bool;
-    /// Whether it has a say in preemption.
+    /// Reports whether the extender has a say in preemption.
     fn preempts(&self) -> bool;
-    /// Whether it binds.
+    /// Reports whether the extender binds.
     fn binds(&self) -> bool;
-    /// Which nodes are fine.
+    /// Filters nodes.
     fn filter(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String>;
     /// `None` when it gives no scores.
     fn prioritize(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<Weighed>, String>;
@@ -135,7 +135,7 @@ pub fn prioritize(extenders: &[Arc<dyn Extender>], pod: &PodInfo, nodes: &[&Node
     }
 }
 
-/// What is left of the candidates for preemption when all extenders were asked.
+/// Returns the candidates for preemption that all extenders leave.
 ///
 /// # Errors
 /// A failure of one that cannot be ignored, or an answer that makes no sense.

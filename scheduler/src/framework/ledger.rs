@@ -1,5 +1,5 @@
-//! What this scheduler has promised and the API server has not yet confirmed to its informers: devices allocated to
-//! resource claims, volumes set aside for volume claims.
+//! Promises of this scheduler that the API server has not yet confirmed to its informers: devices allocated to resource
+//! claims, volumes set aside for volume claims.
 //!
 //! Answers for upstream's assume caches. Shared by all profiles, so that none gives away what another has promised.
 //! A promise is made at Reserve, becomes certain when the write succeeds, and is struck out when the informer has
@@ -23,12 +23,12 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// Whether somebody holds the device alone.
+    /// Reports whether somebody holds the device alone.
     pub fn whole(&self, device: &DeviceId) -> bool {
         self.whole.contains_key(device)
     }
 
-    /// What is taken of a device that is shared.
+    /// Amounts taken of a device that is shared.
     pub fn shared(&self, device: &DeviceId) -> Option<&Amounts> {
         self.shared.get(device).map(|(_, taken)| taken)
     }
@@ -166,7 +166,7 @@ impl Ledger {
         Arc::clone(&self.devices.lock().in_use)
     }
 
-    /// Whether an allocation for the claim is on its way.
+    /// Reports whether an allocation for the claim is on its way.
     pub fn pending(&self, uid: &str) -> bool {
         self.devices.lock().promises.get(uid).is_some_and(|p| !p.written)
     }
@@ -183,7 +183,7 @@ impl Ledger {
         true
     }
 
-    /// What was promised is written, and came back like this.
+    /// Takes note that a promise is written, and of the claim that came back.
     pub fn written(&self, claim: ResourceClaim) {
         let mut devices = self.devices.lock();
         // A claim that went meanwhile took its promise with it, one that the informer has seen allocated counts already.

@@ -32,7 +32,7 @@ pub trait Listers: Send + Sync {
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>>;
     /// A CSI driver.
     fn csi_driver(&self, name: &str) -> Option<Arc<CSIDriver>>;
-    /// What a driver can still make of a storage class, place by place.
+    /// Capacities that drivers still have for a storage class, place by place.
     fn storage_capacities(&self, class: &str) -> Vec<Arc<CSIStorageCapacity>>;
     /// Volumes attached to a node, or on their way.
     fn attachments(&self, node: &str) -> Vec<Arc<VolumeAttachment>>;
@@ -42,7 +42,7 @@ pub trait Listers: Send + Sync {
     fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>>;
     /// The devices there are.
     fn inventory(&self) -> Arc<Inventory>;
-    /// What this scheduler has promised and not yet seen confirmed.
+    /// Promises of this scheduler that are not yet confirmed.
     fn ledger(&self) -> &Arc<Ledger>;
     /// A Workload.
     fn workload(&self, namespace: &str, name: &str) -> Option<Arc<Workload>>;
@@ -106,7 +106,7 @@ pub struct Fixed {
     pub partitions: bool,
     /// DRADeviceBindingConditions.
     pub bindings: bool,
-    /// What was last read from the slices, and from which.
+    /// Inventory that was last read, with the slices it was read from.
     inventory: Mutex<(Vec<Arc<ResourceSlice>>, Arc<Inventory>)>,
     /// The books.
     pub ledger: Arc<Ledger>,

@@ -25,7 +25,7 @@ use crate::queue::QueuedPod;
 /// The best a node can score at one plugin.
 pub const MAX_NODE_SCORE: i64 = 100;
 
-/// What pure plugins may look at.
+/// Inputs that pure plugins may look at.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Nodes and their pods.
@@ -47,13 +47,13 @@ pub trait PreEnqueue: Send + Sync {
     fn pre_enqueue(&self, listers: Option<&dyn Listers>, pod: &PodInfo) -> Status;
 }
 
-/// Which pod comes first?
+/// Orders pods in the queue.
 pub trait QueueSort: Send + Sync {
     /// `Less` means `a` first.
     fn compare(&self, a: &QueuedPod, b: &QueuedPod) -> Ordering;
 }
 
-/// What a PreFilter says beyond its notes.
+/// Result of a PreFilter beyond its notes.
 pub enum PreFiltered {
     /// Go on, with all nodes.
     All,
@@ -100,7 +100,7 @@ pub trait PostFilter: Send + Sync {
         rejected: &Rejected,
     ) -> (Option<Rescue>, Status);
 
-    /// Whether the decision left something to do beyond the [`Rescue`].
+    /// Reports whether the decision left something to do beyond the [`Rescue`].
     fn acts(&self, _state: &CycleState) -> bool {
         false
     }
@@ -109,7 +109,7 @@ pub trait PostFilter: Send + Sync {
     async fn act(&self, _api: &dyn Api, _state: &CycleState, _pod: &PodInfo) {}
 }
 
-/// What a PostFilter found.
+/// Result of a PostFilter.
 #[derive(Debug, Clone, Default)]
 pub struct Rescue {
     /// The node to promise to the pod; `None` takes an earlier promise back.
@@ -126,12 +126,13 @@ pub trait PreScore: Send + Sync {
     fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, nodes: &[&NodeInfo]) -> Status;
 }
 
-/// How good is this node?
+/// Scores nodes.
 pub trait Score: Send + Sync {
     /// Hot path.
     fn score(&self, cx: Context<'_>, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64;
 
-    /// Whether [`Score::normalize`] does anything: a score then means something beside those of other nodes only.
+    /// Reports whether [`Score::normalize`] does anything: a score then means something beside those of other nodes
+    /// only.
     fn is_relative(&self) -> bool {
         true
     }
@@ -178,7 +179,7 @@ impl From<Status> for Permission {
 /// Gets things ready before the binding.
 #[async_trait]
 pub trait PreBind: Send + Sync {
-    /// Whether there is anything to do; asked before the first API call.
+    /// Reports whether there is anything to do; asked before the first API call.
     fn applies(&self, state: &CycleState, pod: &PodInfo) -> bool;
 
     /// Does it.
@@ -201,7 +202,7 @@ pub trait PostBind: Send + Sync {
     fn post_bind(&self, state: &CycleState, pod: &PodInfo, node: &str);
 }
 
-/// Which events make a pod worth trying again that this plugin had turned down.
+/// Events that make a pod worth trying again that this plugin had turned down.
 pub trait Requeue: Send + Sync {
     /// Answers for one event.
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint;
@@ -212,7 +213,7 @@ pub trait Requeue: Send + Sync {
 pub struct Plugin {
     /// Upstream's name.
     pub name: &'static str,
-    /// What its Filter and Score look at.
+    /// Inputs of the plugin's Filter and Score.
     pub(crate) depends: Depends,
     pub(crate) rules: Option<Arc<dyn Rules>>,
     pub(crate) pre_enqueue: Option<Arc<dyn PreEnqueue>>,

@@ -22,7 +22,7 @@ use super::table::{Layout, invalid_score};
 use crate::metrics::{self, Point, timed};
 use crate::model::{NodeInfo, PodInfo};
 
-/// Why a configuration cannot be used.
+/// Faults of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// No such plugin.
@@ -47,7 +47,7 @@ pub enum ConfigError {
 
 pub(super) type Named<T> = (&'static str, Arc<T>);
 
-/// What a plugin says: its name, its weight, and a score for each node.
+/// Scores of a plugin: its name, its weight, and a score for each node.
 pub type PluginScores = (&'static str, i64, Vec<i64>);
 
 /// See the module.
@@ -72,7 +72,7 @@ pub struct Profile {
     bind: Vec<Named<dyn Bind>>,
     post_bind: Vec<Named<dyn PostBind>>,
     requeue: Vec<(&'static str, Option<Arc<dyn Requeue>>)>,
-    /// How answers are remembered; `None` when this order of plugins does not allow it.
+    /// Layout of remembered answers; `None` when this order of plugins does not allow it.
     pub(super) layout: Option<Layout>,
     pub(super) batch: metrics::Batch,
 }
@@ -159,7 +159,7 @@ impl Profile {
         Arc::clone(&self.queue_sort)
     }
 
-    /// Whether there is anything to try when no node fits.
+    /// Reports whether there is anything to try when no node fits.
     pub fn has_post_filter(&self) -> bool {
         !self.post_filter.is_empty()
     }
@@ -175,7 +175,8 @@ impl Profile {
         Status::SUCCESS
     }
 
-    /// Whether an event may help a pod that `rejectors` turned down. A plugin that gives no hints always says yes.
+    /// Reports whether an event may help a pod that `rejectors` turned down. A plugin that gives no hints always says
+    /// yes.
     pub fn hint(&self, pod: &PodInfo, event: &ClusterEvent, rejectors: impl IntoIterator<Item = &'static str>) -> Hint {
         let mut any = false;
         for rejector in rejectors {
@@ -332,7 +333,7 @@ impl Profile {
         Ok(total)
     }
 
-    /// What each plugin that scores says, with its weight, in the order of `nodes`.
+    /// Returns the scores of each plugin with its weight, in the order of `nodes`.
     pub fn scores_by_plugin(
         &self,
         cx: Context<'_>,

@@ -1,4 +1,4 @@
-//! What a plugin's answers depend on: the one thing it has to say so that they are remembered between pods.
+//! Dependencies of a plugin's answers: the one thing it has to say so that they are remembered between pods.
 //!
 //! Pods with equal demands share a table of answers (see [`super::table`]). A plugin that looks at nothing but the pod's
 //! demand and the node says [`Depends::Node`], and is asked again about changed nodes only. A plugin that also looks at
@@ -11,15 +11,15 @@ use super::state::CycleState;
 use super::status::Status;
 use crate::model::{PodInfo, Snapshot};
 
-/// What Filter, PreScore and Score look at beside the pod's demand.
+/// Inputs of Filter, PreScore and Score beside the pod's demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Depends {
-    /// Who knows.
+    /// Anything at all.
     #[default]
     Anything,
     /// The node and its pods. PreFilter and PreScore look at the pod's demand alone and leave no notes.
     Node,
-    /// What [`Rules`] say.
+    /// Only what [`Rules`] say.
     Rules,
 }
 
@@ -42,12 +42,12 @@ pub trait Rule: Send + Sync {
     /// Before scores are asked for: what the fitting nodes show, and how many show it.
     fn prepare(&mut self, _cx: Context<'_>, _fitting: &[(&[i64], usize)]) {}
 
-    /// How good is what is shown? As [`super::plugin::Score::score`].
+    /// Scores a facet, as [`super::plugin::Score::score`] scores a node.
     fn score(&self, _facet: &[i64]) -> i64 {
         0
     }
 
-    /// Whether the plugin's PreFilter would ask to be skipped.
+    /// Reports whether the plugin's PreFilter would ask to be skipped.
     fn is_idle(&self) -> bool {
         false
     }

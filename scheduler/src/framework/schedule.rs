@@ -28,16 +28,16 @@ const MIN_PERCENTAGE: usize = 5;
 pub struct Placement {
     /// The node.
     pub node: Arc<NodeInfo>,
-    /// How many nodes were looked at.
+    /// Number of nodes that were looked at.
     pub evaluated: usize,
-    /// How many of them fit.
+    /// Number of nodes that fit.
     pub feasible: usize,
 }
 
-/// What carries over from one decision to the next.
+/// State that carries over from one decision to the next.
 #[derive(Debug, Default)]
 pub struct Cursor {
-    /// Where the next search starts.
+    /// Index of the node at which the next search starts.
     pub start: usize,
     /// Percentage of nodes to score where the profile names none; 0 adapts. Remembered answers cost nothing, so with them
     /// all nodes are scored.
@@ -181,7 +181,7 @@ impl Profile {
     }
 }
 
-/// How many fitting nodes are enough.
+/// Number of fitting nodes that are enough (upstream's numFeasibleNodesToFind).
 pub fn nodes_to_find(percentage: i32, nodes: usize) -> usize {
     if nodes < MIN_FEASIBLE_NODES {
         return nodes;

@@ -1,4 +1,4 @@
-//! What plugins note down for themselves during one cycle.
+//! Notes that plugins keep for themselves during one cycle.
 
 use std::any::Any;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What a plugin answers.
+//! Status that a plugin answers with.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -54,7 +54,7 @@ enum Reasons {
 pub struct Status {
     code: Code,
     reasons: Reasons,
-    /// Who said it; filled in by the framework.
+    /// Name of the plugin; filled in by the framework.
     pub plugin: &'static str,
 }
 

@@ -20,7 +20,7 @@ struct Entry {
     dirty: bool,
     /// Holds newer forms of the same pods since then.
     renewed: bool,
-    /// Where the snapshot had it.
+    /// Slot of the pod's node in the snapshot.
     slot: usize,
 }
 
@@ -186,7 +186,7 @@ impl Cache {
         self.is_assumed(uid) && self.drop_pod(uid).is_some()
     }
 
-    /// Whether a pod is placed but not confirmed.
+    /// Reports whether a pod is placed but not confirmed.
     pub fn is_assumed(&self, uid: &str) -> bool {
         self.pods.get(uid).is_some_and(|k| k.assumed)
     }

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::Pod;
 pub struct PodClaim {
     /// Name of the entry.
     pub entry: String,
-    /// Where the claim is.
+    /// Source of the claim.
     pub source: ClaimSource,
 }
 
-/// Where a claim is.
+/// Sources of a claim: an object's name, or a template.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClaimSource {
     /// A claim of this name.

@@ -1,4 +1,4 @@
-//! What a pod demands of its place: everything that two pods of one template have in common.
+//! Demand of a pod on its place: everything that two pods of one template have in common.
 //!
 //! Pods with equal demands get equal answers from every plugin, so a [`Demand`] is shared between them (see
 //! [`Interner`]) and its address serves as the pod's scheduling signature.
@@ -30,7 +30,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Whether both cannot be had on one node.
+    /// Reports whether both cannot be had on one node.
     pub fn conflicts(&self, other: &Self) -> bool {
         let any = |ip: &str| ip == "0.0.0.0";
         self.port == other.port
@@ -46,7 +46,7 @@ pub struct AffinityTerm {
     pub namespaces: Vec<String>,
     /// Namespaces by label; [`Selector::NOTHING`] when absent.
     pub namespace_selector: Selector,
-    /// Which pods.
+    /// Selector of the pods.
     pub selector: Selector,
     /// The node label that makes a domain.
     pub topology_key: String,
@@ -68,7 +68,7 @@ impl AffinityTerm {
         }
     }
 
-    /// Whether the term speaks of a pod; `namespace_labels` are those of the pod's namespace.
+    /// Reports whether the term speaks of a pod; `namespace_labels` are those of the pod's namespace.
     pub fn matches(&self, pod: &Demand, namespace_labels: Option<&Labels>) -> bool {
         let in_namespace = self.namespaces.binary_search_by(|n| n.as_str().cmp(&pod.namespace)).is_ok()
             || (self.namespace_selector.0.is_some()
@@ -85,22 +85,22 @@ pub static NO_LABELS: Labels = Labels::new();
 pub struct Weighted<T> {
     /// Weight, 1 to 100.
     pub weight: i64,
-    /// What is preferred.
+    /// Preferred term.
     pub term: T,
 }
 
-/// How evenly pods shall be spread.
+/// Topology spread constraint of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SpreadConstraint {
-    /// How uneven it may be.
+    /// Largest skew that is allowed.
     pub max_skew: i32,
     /// The node label that makes a domain.
     pub topology_key: String,
     /// `DoNotSchedule` (or a mere wish).
     pub hard: bool,
-    /// Which pods are counted.
+    /// Selector of the pods that are counted.
     pub selector: Selector,
-    /// How many domains there should be at least.
+    /// Number of domains that there should be at least.
     pub min_domains: i32,
     /// Count only nodes that the pod's node affinity allows.
     pub honor_affinity: bool,
@@ -132,7 +132,7 @@ impl SpreadConstraint {
     }
 }
 
-/// What a pod demands.
+/// Demand of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Demand {
     /// Namespace.
@@ -143,13 +143,13 @@ pub struct Demand {
     pub scheduler_name: Arc<str>,
     /// Priority.
     pub priority: i32,
-    /// Whether it may push others out.
+    /// The pod may preempt others.
     pub preempts: bool,
     /// Scheduling gates that are still closed.
     pub gates: Vec<String>,
     /// Total request, `pods` left 0.
     pub requests: Resource,
-    /// What it asks for, with stand-ins where CPU or memory is not named.
+    /// Requests, with stand-ins where CPU or memory is not named.
     pub non_zero: Resource,
     /// `spec.nodeSelector`.
     pub node_selector: Vec<Requirement>,
@@ -177,7 +177,7 @@ pub struct Demand {
     pub spread: Vec<SpreadConstraint>,
     /// Volumes that matter.
     pub volumes: Vec<VolumeUse>,
-    /// Whether it uses resource claims; which ones is [`super::PodInfo::resource_claims`].
+    /// The pod uses resource claims; which ones is [`super::PodInfo::resource_claims`].
     pub claims_resources: bool,
     /// Kind and name of the controlling owner.
     pub controller: Option<(String, String)>,
@@ -280,7 +280,7 @@ impl Demand {
         }
     }
 
-    /// Whether any affinity or anti-affinity to pods is stated.
+    /// Reports whether any affinity or anti-affinity to pods is stated.
     pub fn has_pod_affinity(&self) -> bool {
         !self.affinity.is_empty()
             || !self.anti_affinity.is_empty()
@@ -288,7 +288,7 @@ impl Demand {
             || !self.preferred_anti_affinity.is_empty()
     }
 
-    /// Whether `spec.nodeSelector` and required node affinity allow a node.
+    /// Reports whether `spec.nodeSelector` and required node affinity allow a node.
     pub fn selects_node(&self, name: &str, labels: &Labels) -> bool {
         self.node_selector.iter().all(|r| r.matches(labels.get(&r.key).map(String::as_str)))
             && self.required_nodes.as_ref().is_none_or(|terms| terms.iter().any(|t| t.matches(name, labels)))
@@ -302,7 +302,7 @@ impl Demand {
         })
     }
 
-    /// Whether any volume may be one that a driver attaches.
+    /// Reports whether any volume may be one that a driver attaches.
     pub fn attaches(&self) -> bool {
         self.volumes.iter().any(|v| !matches!(v, VolumeUse::Disk { .. }))
     }

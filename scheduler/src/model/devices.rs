@@ -53,11 +53,11 @@ pub struct Sources<'a> {
 pub struct Holding {
     /// The device.
     pub id: DeviceId,
-    /// What the claim takes of it, if others may take of it, too.
+    /// Share that the claim takes of the device, if others may take of it, too.
     pub share: Option<Amounts>,
 }
 
-/// What a claim holds; access for administrators takes nothing from others.
+/// Devices that a claim holds; access for administrators takes nothing from others.
 pub fn allocated(claim: &ResourceClaim) -> Vec<Holding> {
     let allocation = claim.status.as_ref().and_then(|s| s.allocation.as_ref());
     let results = allocation.and_then(|a| a.devices.as_ref()).and_then(|d| d.results.as_ref());
@@ -126,13 +126,13 @@ pub struct Device {
     pub attributes: BTreeMap<String, BTreeMap<String, api::DeviceAttribute>>,
     /// Capacities likewise.
     pub capacity: BTreeMap<String, BTreeMap<String, api::DeviceCapacity>>,
-    /// It may be given to several claims at a time.
+    /// The device may be given to several claims at a time.
     pub multiple: bool,
-    /// What keeps claims away that do not tolerate it.
+    /// Taints that keep claims away which do not tolerate them.
     pub taints: Vec<api::DeviceTaint>,
     /// Devices with the same number are alike in everything but the name.
     pub kind: u64,
-    /// It needs what is switched off: shared counters or binding conditions.
+    /// The device needs what is switched off: shared counters or binding conditions.
     pub unsupported: bool,
     /// Amounts that it takes of its pool's counters.
     pub counters: Counters,
@@ -203,7 +203,7 @@ impl Slice {
     }
 }
 
-/// What is wrong with a pool, if anything.
+/// Faults of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Fault {
     /// Nothing.
@@ -222,7 +222,7 @@ pub struct Pool<'a> {
     pub driver: &'a str,
     /// Name.
     pub name: &'a str,
-    /// What is wrong.
+    /// Fault of the pool.
     pub fault: &'a Fault,
     /// Slices.
     pub slices: Vec<&'a Slice>,
@@ -461,7 +461,7 @@ impl Inventory {
     }
 }
 
-/// What is known of a pool while its slices are gathered.
+/// Facts of a pool while its slices are gathered.
 #[derive(Default)]
 struct Members<'a> {
     wanted: i64,

@@ -1,4 +1,4 @@
-//! What the scheduler knows of the cluster, reduced to what decisions need.
+//! Model of the cluster, reduced to what decisions need.
 //!
 //! API objects come in once, through [`PodInfo::from_api`] and [`NodeBase::from_api`], and everything after works on
 //! the compact forms here. Nothing in this room does I/O, looks at a clock or panics on odd objects.

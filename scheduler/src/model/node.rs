@@ -13,7 +13,7 @@ use super::pod::PodInfo;
 use super::resource::Resource;
 use super::selector::{Effect, Labels, Taint};
 
-/// What the Node object says.
+/// Facts of the Node object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeBase {
     /// Name.
@@ -24,7 +24,7 @@ pub struct NodeBase {
     pub taints: Vec<Taint>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
-    /// What pods can have.
+    /// Allocatable resources.
     pub allocatable: Resource,
     /// Images that are there, and their size in bytes.
     pub images: HashMap<Arc<str>, i64>,
@@ -77,15 +77,15 @@ fn zone_of(labels: &Labels) -> Arc<str> {
 /// A node with its pods.
 #[derive(Debug, Clone, Default)]
 pub struct NodeInfo {
-    /// What the Node object says.
+    /// Facts of the Node object.
     pub base: Arc<NodeBase>,
     /// Grows with every change in the whole cluster.
     pub generation: u64,
     /// Pods on it.
     pub pods: Vec<Arc<PodInfo>>,
-    /// Those with any affinity to pods.
+    /// Pods with any affinity to pods.
     pub with_affinity: Vec<Arc<PodInfo>>,
-    /// Those with required anti-affinity.
+    /// Pods with required anti-affinity.
     pub with_anti_affinity: Vec<Arc<PodInfo>>,
     /// Pods with volume claims.
     pub with_claims: Vec<Arc<PodInfo>>,

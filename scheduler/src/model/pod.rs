@@ -24,13 +24,13 @@ pub struct PodInfo {
     pub node_name: Option<Arc<str>>,
     /// `status.nominatedNodeName`.
     pub nominated: Option<Arc<str>>,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
-    /// When the kubelet took it, if it has.
+    /// Time at which the kubelet took the pod, if it has.
     pub started: Option<Timestamp>,
-    /// It is being deleted.
+    /// The pod is being deleted.
     pub terminating: bool,
-    /// It is being deleted because a scheduler chose it as a victim.
+    /// The pod is being deleted because a scheduler chose it as a victim.
     pub preempted: bool,
     /// Succeeded or failed.
     pub finished: bool,
@@ -38,7 +38,7 @@ pub struct PodInfo {
     pub unscheduled: Option<Box<(String, String)>>,
     /// Its resource claims. Their names differ between pods of one template, so they are no part of the demand.
     pub resource_claims: Option<Arc<[PodClaim]>>,
-    /// What it demands.
+    /// Demand of the pod.
     pub demand: Arc<Demand>,
 }
 
@@ -97,8 +97,8 @@ impl PodInfo {
         }
     }
 
-    /// Whether other pods' chances are the same beside this form of a pod as beside that: on the same node, with the same
-    /// demand, started when it was, and neither or both on their way out.
+    /// Reports whether other pods' chances are the same beside this form of a pod as beside that: on the same node,
+    /// with the same demand, started at the same time, and neither or both being deleted.
     pub fn weighs_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.demand, &other.demand)
             && self.node_name == other.node_name
@@ -108,7 +108,7 @@ impl PodInfo {
             && self.resource_claims == other.resource_claims
     }
 
-    /// The same pod, on a node.
+    /// Returns the pod as placed on a node.
     #[must_use]
     pub fn placed(&self, node: &Arc<str>) -> Self {
         Self { node_name: Some(Arc::clone(node)), ..self.clone() }
@@ -127,7 +127,7 @@ impl PodInfo {
         }
     }
 
-    /// When it started, as preemption compares pods: now when it has not.
+    /// Start time as preemption compares pods: now when the pod has not started.
     pub fn start_or(&self, now: Timestamp) -> Timestamp {
         self.started.unwrap_or(now)
     }

@@ -36,7 +36,7 @@ pub struct PodReader {
     signature: Vec<u8>,
 }
 
-/// What a pod has for itself.
+/// Fields that a pod has for itself.
 #[derive(Default)]
 struct Own<'a> {
     name: &'a str,
@@ -124,7 +124,8 @@ impl PodReader {
     }
 }
 
-/// What the pod has for itself, and the signature of what it demands; `None` for pods that have more for themselves.
+/// Reads the fields that the pod has for itself, and the signature of its demand; `None` for pods that have more for
+/// themselves.
 fn survey<'a>(raw: &'a [u8], signature: &mut Vec<u8>) -> Result<Option<Own<'a>>, Error> {
     let mut own = Own::default();
     for field in fields(raw) {

@@ -1,5 +1,5 @@
-//! What a pod as a whole asks for: containers, init containers, sidecars, overhead, pod-level resources and the
-//! amounts that the kubelet has already granted during an in-place resize.
+//! Requests of a pod as a whole: containers, init containers, sidecars, overhead, pod-level resources and the amounts
+//! that the kubelet has already granted during an in-place resize.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +81,7 @@ fn container_requests(container: &Container, granted: &Granted<'_>, fill: Fill) 
     out
 }
 
-/// What the kubelet reports as granted per container; where a resize can never fit, only that counts.
+/// Resources that the kubelet reports as granted per container; where a resize can never fit, only those count.
 struct Granted<'a> {
     by_name: BTreeMap<&'a str, Vec<&'a List>>,
     infeasible: bool,

@@ -21,9 +21,9 @@ pub fn milli_value(q: &Quantity) -> i64 {
     parse(q).saturating_milli_value()
 }
 
-/// What a pod without a CPU request counts for when nodes are compared, in millicores.
+/// CPU that a pod without a request counts for when nodes are compared, in millicores.
 pub const DEFAULT_MILLI_CPU: i64 = 100;
-/// What a pod without a memory request counts for when nodes are compared, in bytes.
+/// Memory that a pod without a request counts for when nodes are compared, in bytes.
 pub const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
 /// Amounts per resource. Extended resources are kept sorted by name.
@@ -117,7 +117,7 @@ impl Resource {
         }
     }
 
-    /// Whether any amount is less than that of `other`.
+    /// Reports whether any amount is less than that of `other`.
     pub fn is_less_somewhere(&self, other: &Self) -> bool {
         self.milli_cpu < other.milli_cpu
             || self.memory < other.memory
@@ -125,7 +125,7 @@ impl Resource {
             || other.scalar.iter().any(|(name, amount)| self.get(name) < *amount)
     }
 
-    /// Whether nothing at all is asked for.
+    /// Reports whether nothing at all is requested.
     pub fn is_zero(&self) -> bool {
         self.milli_cpu == 0
             && self.memory == 0
@@ -134,7 +134,7 @@ impl Resource {
     }
 }
 
-/// Whether a resource name is one of the counted ones besides CPU, memory, storage and pods.
+/// Reports whether a resource name is one of the counted ones besides CPU, memory, storage and pods.
 pub fn is_scalar(name: &str) -> bool {
     is_extended_resource(name)
         || name.starts_with("hugepages-")

@@ -13,7 +13,7 @@ pub type Labels = BTreeMap<String, String>;
 pub struct Requirement {
     /// Label key.
     pub key: String,
-    /// How the value is compared.
+    /// Operator of the comparison.
     pub op: Op,
     /// The values to compare with.
     pub values: Vec<String>,
@@ -53,7 +53,7 @@ impl Op {
 }
 
 impl Requirement {
-    /// Whether a label value (or its absence) meets the requirement.
+    /// Reports whether a label value (or its absence) meets the requirement.
     pub fn matches(&self, value: Option<&str>) -> bool {
         let listed = |v: &str| self.values.iter().any(|x| x == v);
         match self.op {
@@ -112,7 +112,7 @@ impl Selector {
         }
     }
 
-    /// Whether the labels meet every requirement.
+    /// Reports whether the labels meet every requirement.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.as_ref().is_some_and(|all| all.iter().all(|r| r.matches(labels.get(&r.key).map(String::as_str))))
     }
@@ -143,7 +143,7 @@ impl NodeTerm {
         Self { labels: read(&term.match_expressions), fields: read(&term.match_fields) }
     }
 
-    /// Whether a node meets the term. An empty term matches no node.
+    /// Reports whether a node meets the term. An empty term matches no node.
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
         if self.labels.is_empty() && self.fields.is_empty() {
             return false;
@@ -177,7 +177,7 @@ pub struct Taint {
     pub effect: Effect,
 }
 
-/// What a taint does.
+/// Effects of a taint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Keeps new pods away.

@@ -201,7 +201,7 @@ impl Snapshot {
         self.anti_affinity.iter().map(|&i| &self.nodes[i])
     }
 
-    /// Whether any pod anywhere has required anti-affinity.
+    /// Reports whether any pod anywhere has required anti-affinity.
     pub fn any_anti_affinity(&self) -> bool {
         !self.anti_affinity.is_empty()
     }

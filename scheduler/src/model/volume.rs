@@ -16,11 +16,11 @@ pub enum VolumeUse {
     },
     /// A disk that one node mounts at a time; read-only uses may share where `shared_read_only`.
     Disk {
-        /// What the disk is, written so that equal disks have equal texts.
+        /// Identity of the disk, written so that equal disks have equal texts.
         id: String,
         /// Mounted read-only.
         read_only: bool,
-        /// Whether two read-only mounts get along.
+        /// Two read-only mounts do not conflict.
         shared_read_only: bool,
     },
     /// A disk of a plugin that was once part of Kubernetes, for the driver that took over to attach.
@@ -80,7 +80,7 @@ impl VolumeUse {
         Vec::new()
     }
 
-    /// Whether two pods with these volumes cannot share a node.
+    /// Reports whether two pods with these volumes cannot share a node.
     pub fn conflicts(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Disk { id: a, read_only: ro_a, shared_read_only }, Self::Disk { id: b, read_only: ro_b, .. }) => {

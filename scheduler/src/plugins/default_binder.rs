@@ -48,8 +48,8 @@ impl Bind for DefaultBinder {
     }
 }
 
-/// Whether the Binding may have been made all the same: no answer, one of a server that gave up waiting, or a conflict,
-/// which may be with the same request sent before.
+/// Reports whether the Binding may have been made all the same: no answer, one of a server that gave up waiting, or a
+/// conflict, which may be with the same request sent before.
 fn uncertain(error: &ApiError) -> bool {
     matches!(error.code, 0 | 409 | 500..)
 }

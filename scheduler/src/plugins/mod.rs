@@ -27,13 +27,13 @@ use serde_json::Value;
 use crate::framework::ConfigError;
 use crate::model::PodInfo;
 
-/// Whether a pod uses a volume claim.
+/// Reports whether a pod uses a volume claim.
 pub(crate) fn uses_claim(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.namespace.as_deref() == Some(&pod.namespace)
         && pod.claims().any(|(name, _)| claim.metadata.name.as_deref() == Some(name))
 }
 
-/// Whether a claim was made for this very pod (generic ephemeral volumes).
+/// Reports whether a claim was made for this very pod (generic ephemeral volumes).
 pub(crate) fn pod_owns(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
     shared::types::controller_of(&claim.metadata).is_some_and(|owner| owner.uid == *pod.uid)
 }

@@ -1,4 +1,4 @@
-//! What brings a pod back, plugin by plugin: upstream's queueing hints, each a row.
+//! Queueing hints, plugin by plugin: upstream's, each a row.
 
 use std::sync::Arc;
 

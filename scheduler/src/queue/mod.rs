@@ -21,7 +21,7 @@ use crate::plugins::default_preemption;
 
 /// Events that are kept for pods being tried.
 const MAX_EVENTS: usize = 10_000;
-/// What stands for events that are no longer kept.
+/// Event that stands for those that are no longer kept.
 const FORGOTTEN: &str = "ForceActivate";
 
 /// Profiles by name.
@@ -32,11 +32,11 @@ pub type Profiles = HashMap<Arc<str>, Arc<Profile>>;
 pub struct QueuedPod {
     /// The pod.
     pub pod: Arc<PodInfo>,
-    /// When it last entered the queue from outside or from a failed attempt.
+    /// Time at which the pod last entered the queue from outside or from a failed attempt.
     pub queued: Instant,
     /// Attempts so far, the running one included.
     pub attempts: u32,
-    /// When the first attempt was due.
+    /// Time at which the first attempt was due.
     pub first: Option<Instant>,
     /// Attempts that found no place, which lengthen the back-off.
     pub failures: u32,
@@ -111,9 +111,9 @@ pub struct Queue {
     unschedulable: Parked,
     /// Pods being tried, and the number of the first event after they were taken.
     in_flight: HashMap<Arc<str>, u64>,
-    /// The same numbers, and how many pods have each.
+    /// Start numbers of pods in flight, and the number of pods that have each.
     taken_at: BTreeMap<u64, usize>,
-    /// What happened since the oldest of them, or the latest of it.
+    /// Events since the oldest pod in flight, or the latest ones of them.
     events: VecDeque<ClusterEvent>,
     first_event: u64,
     nominated: Arc<Nominated>,
@@ -437,7 +437,7 @@ impl Queue {
         any
     }
 
-    /// Whether an event may help a pod.
+    /// Reports whether an event may help a pod.
     fn worth(&self, q: &QueuedPod, event: &ClusterEvent) -> bool {
         let Some(profile) = self.profiles.get(&q.pod.scheduler_name) else { return false };
         match (event, q.gate) {
@@ -493,7 +493,7 @@ impl Queue {
         self.unschedulable.insert(q);
     }
 
-    /// When the next back-off ends.
+    /// Time at which the next back-off ends.
     pub fn next_due(&self) -> Option<Instant> {
         [self.backoff.peek(), self.error_backoff.peek()].into_iter().flatten().map(|q| q.due).min()
     }

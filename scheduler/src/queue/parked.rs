@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::QueuedPod;
 
-/// What decides which events help a pod.
+/// Reasons of a group of pods, which decide the events that help them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Group {
     /// Address of the demand; the pods in the group keep it alive.
@@ -41,7 +41,7 @@ impl Parked {
         self.pods.len()
     }
 
-    /// Those whose gates are closed.
+    /// Number of pods whose gates are closed.
     pub(super) fn gated(&self) -> usize {
         self.gated
     }

@@ -63,10 +63,10 @@ impl World {
 /// Nodes that fit and the score of each plugin there, weighted and by name.
 type Decision = BTreeMap<String, BTreeMap<&'static str, i64>>;
 
-/// Whether a pod may go to a node.
+/// Predicate: reports whether a pod may go to a node.
 type Rule = fn(&World, &Value, &Value) -> bool;
 
-/// Which plugin keeps a pod off a node; none when it fits.
+/// Returns the plugin that keeps a pod off a node; none when it fits.
 fn objection(world: &World, pod: &Value, node: &Value) -> Option<&'static str> {
     let rules: [(&str, Rule); 13] = [
         ("NodeUnschedulable", |_, p, n| nodes::schedulable(p, n)),

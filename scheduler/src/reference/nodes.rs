@@ -1,4 +1,4 @@
-//! What a node is: cordoned, tainted, selected, its host ports and images.
+//! Rules about the node itself: cordoned, tainted, selected, its host ports and images.
 
 use std::collections::BTreeSet;
 

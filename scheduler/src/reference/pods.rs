@@ -62,7 +62,7 @@ fn has_all_keys(constraints: &[Value], node: &Value) -> bool {
     constraints.iter().all(|c| label(node, &c["topologyKey"]).is_some())
 }
 
-/// Whether a constraint counts the pods of a node.
+/// Reports whether a constraint counts the pods of a node.
 fn counts_node(c: &Value, pod: &Value, node: &Value) -> bool {
     (c["nodeAffinityPolicy"] == "Ignore" || nodes::selected(pod, node))
         && (c["nodeTaintsPolicy"] != "Honor" || nodes::tolerated(pod, node))
@@ -142,7 +142,7 @@ pub(super) fn spread_scores(world: &World, pod: &Value, fitting: &[&Value]) -> V
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Whether a term of a pod speaks of another one.
+/// Reports whether a term of a pod speaks of another one.
 fn speaks_of(world: &World, term: &Value, pod: &Value, other: &Value) -> bool {
     let namespace = &other["metadata"]["namespace"];
     let named = list(&term["namespaces"]).next().is_some();
@@ -167,7 +167,7 @@ fn terms<'a>(pod: &'a Value, kind: &str, when: &str) -> impl Iterator<Item = &'a
     list(&pod["spec"]["affinity"][kind][when])
 }
 
-/// Whether it has to be near or far from anybody, or somebody on a node far from it.
+/// Reports whether the pod has to be near or far from another, or another on a node far from it.
 pub(super) fn concerned(world: &World, pod: &Value) -> bool {
     let own = ["podAffinity", "podAntiAffinity"].iter().any(|kind| terms(pod, kind, REQUIRED).next().is_some());
     let refuses = |n: &Value, other: &Value| {

@@ -1,10 +1,10 @@
-//! How much a pod asks for, whether it is left, and how full the node would be.
+//! Requests of a pod, whether they are left on a node, and how full the node would be.
 
 use serde_json::{Value, json};
 
 use super::{BEST, World, int, list, text};
 
-/// What a container counts for that names no CPU (in thousandths) or memory (in bytes), where fullness is compared.
+/// Amount of a container that names no CPU (in thousandths) or memory (in bytes), where fullness is compared.
 fn stand_in(resource: &str) -> i64 {
     match resource {
         "cpu" => 100,
@@ -34,7 +34,7 @@ fn amount(resource: &str, v: &Value) -> i64 {
     }
 }
 
-/// What one container asks for: the most of what is written, granted and in use during a resize.
+/// Returns the request of one container: the most of what is written, granted and in use during a resize.
 fn container(pod: &Value, c: &Value, resource: &str, filled: bool) -> i64 {
     let ask = &c["resources"]["requests"][resource];
     let statuses = list(&pod["status"]["containerStatuses"]).chain(list(&pod["status"]["initContainerStatuses"]));
@@ -54,8 +54,8 @@ fn container(pod: &Value, c: &Value, resource: &str, filled: bool) -> i64 {
     said.iter().filter(|v| !v.is_null()).map(|v| amount(resource, v)).max().unwrap_or(unsaid)
 }
 
-/// What a pod asks for: all containers and sidecars at once, or the hungriest moment before, and the overhead; an amount
-/// for the pod as a whole takes the place of the containers'.
+/// Returns the request of a pod: all containers and sidecars at once, or the hungriest moment before, and the overhead;
+/// an amount for the pod as a whole takes the place of the containers'.
 fn asked(pod: &Value, resource: &str, filled: bool) -> i64 {
     let whole = &pod["spec"]["resources"]["requests"][resource];
     let of = |c: &Value| container(pod, c, resource, filled);
@@ -116,7 +116,7 @@ impl Scoring {
         ])
     }
 
-    /// What there is and what would be taken; nothing for an extended resource that the pod does not ask for.
+    /// Returns the allocatable and the taken amount; nothing for an extended resource that the pod does not ask for.
     fn filling(world: &World, pod: &Value, node: &Value, resource: &str, filled: bool) -> Option<(i64, i64)> {
         let wanted = asked(pod, resource, filled);
         if resource.contains('/') && wanted == 0 {

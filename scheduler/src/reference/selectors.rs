@@ -31,7 +31,7 @@ pub(super) fn selects(selector: &Value, labels: &Value) -> bool {
         && list(&selector["matchExpressions"]).all(|r| meets(r, &labels[text(&r["key"])]))
 }
 
-/// Whether it says anything at all.
+/// Reports whether the selector is empty.
 pub(super) fn is_empty(selector: &Value) -> bool {
     selector["matchLabels"].as_object().is_none_or(serde_json::Map::is_empty)
         && list(&selector["matchExpressions"]).next().is_none()
@@ -49,7 +49,7 @@ pub(super) fn node_selector_selects(selector: &Value, node: &Value) -> bool {
     selector.is_null() || list(&selector["nodeSelectorTerms"]).any(|t| term_selects(t, node))
 }
 
-/// Whether one of the tolerations tolerates a taint.
+/// Reports whether one of the tolerations tolerates a taint.
 pub(super) fn tolerates<'a>(mut tolerations: impl Iterator<Item = &'a Value>, taint: &Value) -> bool {
     let open = |v: &Value| v.is_null() || v == "";
     tolerations.any(|t| {

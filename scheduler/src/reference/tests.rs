@@ -22,7 +22,7 @@ fn api<T: DeserializeOwned>(object: &Value) -> T {
     serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{e}: {object}"))
 }
 
-/// What the plugins look up.
+/// Returns the listers of the plugins.
 fn listers(world: &World, version: u64) -> Fixed {
     fn by_name<T: DeserializeOwned>(world: &World, kind: &str) -> std::collections::HashMap<String, Arc<T>> {
         world.all(kind).iter().map(|o| (text(&o["metadata"]["name"]), Arc::new(api(o)))).collect()

@@ -62,16 +62,16 @@ async fn tell(matches: &ArgMatches) -> anyhow::Result<String> {
     Ok(decisions.iter().map(Decision::line).collect())
 }
 
-/// What became of an attempt to place a pod.
+/// Result of an attempt to place a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
     /// Namespace and name.
     pub pod: String,
-    /// Where it goes.
+    /// Node of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Why it goes nowhere.
+    /// Reason why the pod goes nowhere.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The node where room is made for it.

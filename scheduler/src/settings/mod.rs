@@ -48,7 +48,7 @@ const WITH_ARGS: [&str; 8] = [
     "VolumeBinding",
 ];
 
-/// Why a configuration cannot be used.
+/// Fault of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
@@ -176,7 +176,7 @@ pub fn profiles(settings: &Value, features: Features) -> anyhow::Result<(Configu
     Ok((configuration, profiles))
 }
 
-/// Whether there is such a plugin, in the binary or among those gone for good.
+/// Reports whether there is such a plugin, in the binary or among those that upstream removed.
 fn known(name: &str) -> bool {
     registry::known(name).is_some() || DEFAULT_PLUGINS.iter().any(|(n, _)| *n == name)
 }

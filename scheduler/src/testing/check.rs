@@ -35,7 +35,7 @@ impl Check {
         self.status(pod, node).to_string()
     }
 
-    /// The same, as a status.
+    /// Returns the answer as a status.
     pub fn status(&self, pod: &PodInfo, node: &Arc<NodeInfo>) -> Status {
         self.statuses(pod, std::slice::from_ref(node)).pop().unwrap_or_default()
     }
@@ -71,7 +71,7 @@ impl Check {
         self.plugin.filter.as_ref().map_or(Status::SUCCESS, |f| f.filter(cx, state, pod, node))
     }
 
-    /// Which nodes are fine.
+    /// Returns the nodes that pass.
     pub fn fits(&self, pod: &PodInfo, nodes: &[Arc<NodeInfo>]) -> Vec<String> {
         let statuses = self.statuses(pod, nodes);
         nodes.iter().zip(statuses).filter(|(_, s)| s.is_success()).map(|(n, _)| n.name().to_string()).collect()

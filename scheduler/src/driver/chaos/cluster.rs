@@ -29,9 +29,9 @@ use crate::model::{PodInfo, Snapshot};
 use crate::queue::{Profiles, Queue, Timing};
 use crate::testing::{NodeBuilder, PodBuilder, node};
 
-/// What a node has, in millicores; pods ask for no more than the half of it.
+/// Millicores of a node; pods ask for no more than half of it.
 pub(super) const CPU: i64 = 4000;
-/// What nobody has.
+/// Millicores that no node has.
 pub(super) const TOO_MUCH: i64 = 100_000;
 
 #[derive(Clone)]

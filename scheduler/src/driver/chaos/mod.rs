@@ -84,7 +84,7 @@ async fn settle(cluster: &Arc<Cluster>, what: &str) {
     assert!(state.bindings.values().all(|n| *n == 1), "{what}: bound twice");
 }
 
-/// What the scheduler believes at the end must be what is so.
+/// Asserts that the scheduler's state at the end is the cluster's.
 async fn agrees(core: &Arc<Core>, cluster: &Arc<Cluster>, what: &str) {
     let believed = || -> BTreeMap<String, String> {
         let nodes = core.cache.lock().nodes();

@@ -1,4 +1,4 @@
-//! Which of a profile's plugins a table asks, and how.
+//! Plugins of a profile that a table asks, and how it asks them.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ impl Layout {
         Some(out)
     }
 
-    /// Whether all plugins that may depend on anything have nothing to say about a pod.
+    /// Reports whether all plugins that may depend on anything have nothing to say about a pod.
     pub(super) fn others_skip(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> bool {
         self.others.iter().all(|other| {
             let skips_filter = match &other.pre_filter {

@@ -33,7 +33,7 @@ const MAX_DEMANDS: usize = 4096;
 /// Clusters of up to this many nodes get their tables at once: all nodes would be looked at anyway.
 const SMALL: usize = super::schedule::MIN_FEASIBLE_NODES;
 
-/// What is known of one demand.
+/// Answers remembered for one demand.
 struct Entry {
     /// Keeps the address, which is the key, from being used again.
     demand: Arc<Demand>,

@@ -350,7 +350,7 @@ impl Table {
         }
     }
 
-    /// What the rules say of a group.
+    /// Verdict of the rules on a group.
     fn verdict(&self, layout: &Layout, group: &Group) -> Status {
         for placed in &self.hard {
             let status = placed.rule.filter(&group.key[placed.facet.clone()]);
@@ -424,7 +424,7 @@ impl Table {
         Ok(totals)
     }
 
-    /// Why each node said no.
+    /// Reasons of each node that rejected the pod.
     pub(super) fn rejected(&self, layout: &Layout) -> Rejected {
         let mut statuses = self.statuses.clone();
         let by_group: Vec<u32> = self

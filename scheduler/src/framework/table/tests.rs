@@ -108,7 +108,7 @@ fn naive(profile: &Profile, cx: Context<'_>, pod: &PodInfo) -> (BTreeSet<String>
     (all, nodes.iter().zip(&scores).filter(|(_, s)| Some(**s) == best).map(|(n, _)| name(n)).collect())
 }
 
-/// What both ways say of a pod must agree: whether it fits, on how many nodes, and that the node chosen is a best one;
+/// Asserts that both ways agree on a pod: whether it fits, on how many nodes, and that the node chosen is a best one;
 /// and when it fits nowhere, why.
 fn agree(
     profile: &Profile,

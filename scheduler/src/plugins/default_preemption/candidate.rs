@@ -1,4 +1,4 @@
-//! Which pods would have to leave a node, and which node to choose.
+//! Victims that would have to leave a node, and the choice of a node.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::model::{NodeInfo, PodInfo, Selector};
 pub(super) struct Candidate {
     pub(super) node: Arc<str>,
     pub(super) victims: Vec<Arc<PodInfo>>,
-    /// How many of them a disruption budget protects.
+    /// Number of victims that a disruption budget protects.
     pub(super) violations: usize,
 }
 
-/// What candidates are compared by. Kept beside a candidate, so that comparing hundreds looks at no pod.
+/// Criteria that candidates are compared by. Kept beside a candidate, so that comparing hundreds looks at no pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rank {
     violations: usize,
@@ -27,7 +27,7 @@ pub(super) struct Rank {
     /// Of priorities, each moved above zero.
     sum: i64,
     count: usize,
-    /// When the first of the most important victims started; one that has not yet counts as of now.
+    /// Start time of the first of the most important victims; one that has not started yet counts as of now.
     oldest: Option<Timestamp>,
     unstarted: bool,
 }
@@ -61,7 +61,7 @@ impl Candidate {
     }
 }
 
-/// What stays the same for all nodes.
+/// Inputs that are equal for all nodes.
 pub(super) struct Search<'a> {
     cx: Context<'a>,
     profile: &'a Profile,

@@ -54,7 +54,7 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
     Ok(Plugin::new(NAME).post_filter(&it).requeue(&it))
 }
 
-/// Why a pod may not push others out, if it may not.
+/// Returns why a pod may not preempt others, if it may not (upstream's PodEligibleToPreemptOthers).
 fn ineligible(cx: Context<'_>, pod: &PodInfo, rejected: &Rejected) -> Option<&'static str> {
     if !pod.preempts {
         return Some("not eligible due to preemptionPolicy=Never.");
@@ -71,7 +71,7 @@ fn candidate_at(asking: &Asking<'_>, at: usize) -> Option<Candidate> {
     (**asking.answer(at)?).as_ref().ok().cloned()
 }
 
-/// What extenders leave of the candidates; `None` when there are none to ask.
+/// Returns the candidates that extenders leave; `None` when there are none to ask.
 fn agreed(
     profile: &Profile,
     pod: &PodInfo,
@@ -91,7 +91,7 @@ fn agreed(
     Ok(Some(all.into_iter().filter_map(keep).collect()))
 }
 
-/// Why no node is a candidate.
+/// Returns why no node is a candidate.
 fn diagnosis(cx: Context<'_>, promising: &[usize], asking: &Asking<'_>) -> Diagnosis {
     let mut diagnosis = Diagnosis {
         nodes: cx.snapshot.nodes().len(),

@@ -86,7 +86,7 @@ impl Remembered {
     }
 }
 
-/// What would have to leave the nodes, for one pod.
+/// Search for victims of one pod.
 pub(super) struct Asking<'a> {
     search: Search<'a>,
     cx: Context<'a>,
@@ -98,7 +98,7 @@ pub(super) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// How good a candidate a node is; `None` when it is none.
+    /// Returns the rank of a node as a candidate; `None` when it is none.
     pub(super) fn rank(&mut self, slot: usize) -> Option<Rank> {
         let node = &self.cx.snapshot.nodes()[slot];
         let Some(kept) = self.kept.as_mut().filter(|_| self.own != Some(slot)) else {
@@ -122,7 +122,7 @@ impl Asking<'_> {
         }
     }
 
-    /// What was found out of a node that was asked about.
+    /// Returns the answer about a node that was searched.
     pub(super) fn answer(&self, slot: usize) -> Option<&Answer> {
         let kept = || Some(&self.kept.as_ref()?.answers.get(slot)?.as_ref()?.answer);
         self.anew.get(&slot).or_else(kept)

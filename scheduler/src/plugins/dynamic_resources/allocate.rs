@@ -24,7 +24,7 @@ use crate::model::{Inventory, NodeBase};
 /// The clock is looked at once in so many steps.
 const STEPS_PER_LOOK: u32 = 64;
 
-/// What an allocation needs, whatever the node.
+/// Inputs of an allocation that do not depend on the node.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) wanted: Vec<Wanted>,
@@ -48,10 +48,10 @@ impl Setup {
     }
 }
 
-/// Why a search ended without an answer.
+/// Reasons why a search ended without an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// It took too long.
+    /// The search took too long.
     Timeout,
     /// Nothing can be had on this node, for this reason.
     Node(String),
@@ -65,7 +65,7 @@ pub(super) struct Picked<'a> {
     pub(super) want: &'a Want,
     pub(super) slice: &'a Slice,
     pub(super) device: &'a Device,
-    /// What is taken of it, if others may take of it, too.
+    /// Share that is taken of the device, if others may take of it, too.
     pub(super) share: Option<Amounts>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Share<'a> {
     pub(super) chosen: Vec<usize>,
 }
 
-/// Where the search stands: claim, request, alternative, and how many devices the alternative has got.
+/// Position of the search: claim, request, alternative, and the number of devices that the alternative has got.
 #[derive(Clone, Copy)]
 struct At {
     claim: usize,
@@ -99,7 +99,7 @@ struct Search<'a> {
     all: HashMap<Place, Vec<(&'a Slice, &'a Device)>>,
     /// Devices taken in this search, and the claims that took them.
     taken: HashMap<&'a DeviceId, HashSet<usize>>,
-    /// What this search has taken of devices that are shared.
+    /// Amounts that this search has taken of shared devices.
     portions: HashMap<&'a DeviceId, Amounts>,
     /// Amounts of counters that this search has taken, by pool.
     spent: HashMap<usize, Counters>,
@@ -213,7 +213,7 @@ impl<'a> Search<'a> {
         Ok(out)
     }
 
-    /// Whether a device matches the class and the request.
+    /// Reports whether a device matches the class and the request.
     fn selectable(&self, wanted: &Wanted, want: &Want, slice: &Slice, device: &Device) -> Result<bool, Stop> {
         if device.unsupported || self.elsewhere.contains(&device.number) {
             return Ok(false);
@@ -347,7 +347,8 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Whether a device is in use, or tainted. Administrators look into devices in use, but not twice for one claim.
+    /// Reports whether a device is in use, or tainted. Administrators look into devices in use, but not twice for one
+    /// claim.
     fn used(&self, at: At, want: &Want, device: &Device) -> bool {
         if self.setup.taints && !want.tolerates(device) {
             return true;
@@ -371,7 +372,7 @@ impl<'a> Search<'a> {
         self.setup.sharing && device.multiple
     }
 
-    /// What a request takes of a device's capacities; `None` when there is not enough left.
+    /// Returns what a request takes of a device's capacities; `None` when there is not enough left.
     fn portion(&self, want: &Want, slice: &Slice, device: &Device) -> Option<Amounts> {
         if !self.setup.sharing || (!device.multiple && want.capacity.is_empty()) {
             return Some(Amounts::new());

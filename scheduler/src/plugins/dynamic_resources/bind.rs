@@ -10,7 +10,7 @@ use crate::model::PodInfo;
 
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 const CONFLICT: u16 = 409;
-/// How often a write is tried that conflicts with others.
+/// Attempts of a write that conflicts with others.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -1,4 +1,4 @@
-//! How much of a device's capacities a request takes, where a device is given to several claims at a time.
+//! Shares of a device's capacities, where a device is given to several claims at a time.
 //!
 //! A request that names no amount takes what the capacity's policy has for such requests, or all there is. Other amounts
 //! are rounded up to what the policy allows.
@@ -10,8 +10,8 @@ use proto::quantity::{Format, Quantity};
 
 use crate::model::devices::{Amounts, quantity};
 
-/// What a request takes of each capacity of a device; `None` when it names one that the device has not, an amount that
-/// is not allowed, or more than `taken` has left.
+/// Returns what a request takes of each capacity of a device; `None` when it names one that the device has not, an
+/// amount that is not allowed, or more than `taken` has left.
 pub(super) fn share<'a>(
     capacities: impl Iterator<Item = (String, &'a DeviceCapacity)>,
     requested: &Amounts,

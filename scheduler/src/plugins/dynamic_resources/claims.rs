@@ -24,12 +24,12 @@ pub(super) fn uid(claim: &ResourceClaim) -> &str {
     claim.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// What is allocated.
+/// Returns the allocation of a claim.
 pub(super) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()
 }
 
-/// Whether the pod is among those the claim is reserved for.
+/// Reports whether the pod is among those the claim is reserved for.
 pub(super) fn reserved_for(claim: &ResourceClaim, pod: &PodInfo) -> bool {
     let list = claim.status.as_ref().and_then(|s| s.reserved_for.as_ref());
     list.into_iter().flatten().any(|r| r.uid == *pod.uid)

@@ -41,7 +41,7 @@ use crate::model::{NodeBase, NodeInfo, PodInfo};
 pub const NAME: &str = "DynamicResources";
 
 const ELSEWHERE: &str = "resourceclaim not available on the node";
-/// How long the search on one node may take, unless the arguments say otherwise.
+/// Time limit of the search on one node, unless the arguments say otherwise.
 const FILTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time that devices have to get ready, unless the arguments say otherwise.
@@ -87,7 +87,7 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
         .requeue(&it))
 }
 
-/// What one cycle knows of the pod's claims. Copies share what happens to them later.
+/// Facts of the pod's claims in one cycle. Copies share what happens to them later.
 #[derive(Clone)]
 struct Notes {
     claims: Vec<Arc<ResourceClaim>>,

@@ -1,4 +1,4 @@
-//! What the claims to allocate ask for, read once per pod.
+//! Requests of the claims to allocate, read once per pod.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) const MAX_RESULTS: usize = 32;
 /// The most alternatives one request has.
 pub(super) const MAX_ALTERNATIVES: i64 = 8;
 
-/// How many devices.
+/// Number of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Amount {
     /// So many.
@@ -43,7 +43,7 @@ pub(super) struct Want {
 }
 
 impl Want {
-    /// Whether it goes with all taints of a device.
+    /// Reports whether the request tolerates all taints of a device.
     pub(super) fn tolerates(&self, device: &Device) -> bool {
         device.taints.iter().all(|taint| self.tolerations.iter().any(|t| tolerates(t, taint)))
     }

@@ -134,7 +134,7 @@ fn add_new(to: &mut Option<Vec<NodeSelectorRequirement>>, from: Option<&[NodeSel
     }
 }
 
-/// How good the alternatives are that the requests got: the earlier, the better.
+/// Scores the alternatives that the requests got: the earlier, the better.
 pub(super) fn score(wanted: &[Wanted], shares: &[Share<'_>]) -> i64 {
     let of_claim = |(wanted, share): (&Wanted, &Share<'_>)| -> i64 {
         let got = wanted.requests.iter().zip(&share.chosen);

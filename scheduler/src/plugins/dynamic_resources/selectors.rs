@@ -16,12 +16,12 @@ use crate::model::devices::Device;
 /// Programs remembered.
 const PROGRAMS: usize = 256;
 
-/// Why a selector gave no answer.
+/// Reasons why a selector gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// It is no expression.
+    /// The text is no expression.
     Compile(String),
-    /// It failed on this device.
+    /// The expression failed on this device.
     Run(String),
 }
 
@@ -31,7 +31,7 @@ type Compiled = Result<Arc<Program>, String>;
 #[derive(Default)]
 pub(super) struct Selectors {
     known: Mutex<HashMap<String, Compiled>>,
-    /// They may ask whether a device is given to several claims.
+    /// Expressions may ask whether a device is given to several claims.
     multiple: bool,
 }
 
@@ -63,7 +63,7 @@ impl Selectors {
         program
     }
 
-    /// Whether a device matches.
+    /// Reports whether a device matches.
     pub(super) fn matches(&self, expression: &str, driver: &str, device: &Device) -> Result<bool, Failed> {
         let program = self.compiled(expression).map_err(Failed::Compile)?;
         let mut scope = Scope::default();

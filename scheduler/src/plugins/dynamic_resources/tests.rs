@@ -100,7 +100,7 @@ impl World {
         act(Context { snapshot: &snapshot, listers: &self.listers, nominated: &nominated, now })
     }
 
-    /// What each node says, or what PreFilter says for all.
+    /// Returns the answer of each node, or of PreFilter for all.
     fn answers(&self, plugin: &DynamicResources, pod: &PodInfo) -> (CycleState, Vec<Status>) {
         self.cycle(|cx| {
             let mut state = CycleState::default();

@@ -11,7 +11,7 @@ use crate::framework::{CycleState, Status};
 use crate::model::selector::Labels;
 use crate::model::{AffinityTerm, Demand, NodeInfo, PodInfo, Snapshot};
 
-/// What is asked for.
+/// Terms of the pod.
 #[derive(Debug)]
 pub(super) struct Plan {
     pod: Arc<Demand>,
@@ -22,7 +22,7 @@ pub(super) struct Plan {
     suits_itself: bool,
 }
 
-/// What a pod (or all pods of a node) adds, by topology key.
+/// Amounts that a pod (or all pods of a node) adds, by topology key.
 #[derive(Default)]
 struct Adds<'a> {
     near: Amounts<'a>,
@@ -60,7 +60,7 @@ impl Plan {
         }
     }
 
-    /// What the pods of a node add. Neighbours are often of one kind, and are looked at once.
+    /// Returns the amounts that the pods of a node add. Neighbours are often of one kind, and are looked at once.
     fn adds<'a>(&'a self, node: &'a NodeInfo) -> Adds<'a> {
         let mut out = Adds::default();
         let pods = if self.wants_nothing() { &node.with_anti_affinity } else { &node.pods };
@@ -169,7 +169,7 @@ impl Filter for InterPodAffinity {
     }
 }
 
-/// The same, kept current.
+/// Plan whose amounts are kept current.
 pub(super) struct Kept {
     plan: Arc<Plan>,
     near: Trackers,

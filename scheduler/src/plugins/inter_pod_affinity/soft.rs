@@ -12,14 +12,14 @@ use crate::model::demand::Weighted;
 use crate::model::selector::Labels;
 use crate::model::{AffinityTerm, Demand, NodeInfo, PodInfo, Snapshot};
 
-/// What is wished for.
+/// Preferred terms of the pod.
 #[derive(Debug)]
 pub(super) struct Plan {
     pod: Arc<Demand>,
     /// The pod's own wishes; a negative weight keeps away.
     wishes: Vec<Weighted<AffinityTerm>>,
     namespace_labels: Option<Labels>,
-    /// What required affinity of pods already there weighs.
+    /// Weight of required affinity of pods already there.
     hard_weight: i64,
 }
 
@@ -41,7 +41,7 @@ impl InterPodAffinity {
 }
 
 impl Plan {
-    /// What the pods of a node weigh, by topology key.
+    /// Returns the weight of the pods of a node, by topology key.
     fn adds<'a>(&'a self, node: &'a NodeInfo) -> Amounts<'a> {
         let mut out = Amounts::default();
         let theirs = |t: &AffinityTerm| t.matches(&self.pod, self.namespace_labels.as_ref());
@@ -106,7 +106,7 @@ impl Score for InterPodAffinity {
     }
 }
 
-/// The same, kept current.
+/// Plan whose amounts are kept current.
 pub(super) struct Kept {
     plan: Plan,
     sums: Trackers,

@@ -24,7 +24,7 @@ struct Written {
     weight: i64,
 }
 
-/// Which resource, so that the hot path compares no names.
+/// Kinds of resources, so that the hot path compares no names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Cpu,
@@ -61,12 +61,12 @@ impl ResourceSpec {
         [Kind::Cpu, Kind::Memory].map(|kind| Self { kind, weight: 1 }).to_vec()
     }
 
-    /// What the pod asks for, without stand-ins.
+    /// Request of the pod, without stand-ins.
     fn asked(&self, pod: &PodInfo) -> i64 {
         self.kind.of(&pod.requests)
     }
 
-    /// What a node has, and what would be taken with the pod on it, with stand-ins or without.
+    /// Returns the allocatable amount of a node, and the amount taken with the pod on it, with stand-ins or without.
     fn allocatable_and_taken(&self, pod: &PodInfo, node: &NodeInfo, non_zero: bool) -> (i64, i64) {
         let asked = self.kind.of(if non_zero { &pod.non_zero } else { &pod.requests });
         let taken = match self.kind {

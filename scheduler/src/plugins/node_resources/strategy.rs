@@ -1,4 +1,4 @@
-//! How NodeResourcesFit turns "how full would the node be" into a score.
+//! Scoring strategies of NodeResourcesFit: from how full the node would be to a score.
 
 use serde::Deserialize;
 
@@ -51,7 +51,7 @@ impl Default for Strategy {
 }
 
 impl Strategy {
-    /// What is wrong with it, if anything.
+    /// Returns the fault of the strategy, if there is one.
     pub fn problem(&self) -> Option<String> {
         if self.kind != Kind::RequestedToCapacityRatio {
             return None;

@@ -10,7 +10,7 @@ use crate::framework::rule::Rule;
 use crate::framework::{CycleState, Status};
 use crate::model::{Demand, NodeInfo, PodInfo, Snapshot, SpreadConstraint};
 
-/// What is asked for.
+/// Constraints of the pod.
 #[derive(Debug)]
 pub(super) struct Plan {
     pod: Arc<Demand>,
@@ -25,7 +25,7 @@ impl PodTopologySpread {
 }
 
 impl Plan {
-    /// How many pods a node adds to a constraint's domain; `None` when the node does not count.
+    /// Returns how many pods a node adds to a constraint's domain; `None` when the node does not count.
     fn adds(&self, c: &SpreadConstraint, node: &NodeInfo) -> Option<i64> {
         (has_all_keys(&self.constraints, &node.base) && counts_node(c, &self.pod, &node.base))
             .then(|| count(c, &self.pod, node))
@@ -104,7 +104,7 @@ impl Filter for PodTopologySpread {
     }
 }
 
-/// The same, kept current.
+/// Plan whose counts are kept current.
 pub(super) struct Kept {
     plan: Arc<Plan>,
     trackers: Vec<Tracker>,

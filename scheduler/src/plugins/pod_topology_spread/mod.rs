@@ -102,7 +102,7 @@ impl Rules for PodTopologySpread {
     }
 }
 
-/// Whether a constraint counts pods on a node.
+/// Reports whether a constraint counts pods on a node.
 fn counts_node(c: &SpreadConstraint, pod: &Demand, node: &NodeBase) -> bool {
     (!c.honor_affinity || pod.selects_node(&node.name, &node.labels))
         && (!c.honor_taints
@@ -114,7 +114,7 @@ fn counts_pod(c: &SpreadConstraint, namespace: &str, other: &PodInfo) -> bool {
     !empty && !other.terminating && *other.namespace == *namespace && c.selector.matches(&other.labels)
 }
 
-/// How many pods on a node a constraint counts.
+/// Counts the pods on a node that a constraint selects.
 fn count(c: &SpreadConstraint, pod: &Demand, node: &NodeInfo) -> i64 {
     let mut last: Option<(*const Demand, bool)> = None;
     let mut sum = 0;

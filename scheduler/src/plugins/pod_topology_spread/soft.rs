@@ -14,7 +14,7 @@ use crate::model::{Demand, NodeBase, NodeInfo, PodInfo, Snapshot, SpreadConstrai
 /// The score of nodes that lack a label and therefore count for nothing.
 const IGNORED: i64 = i64::MIN;
 
-/// What is wished for.
+/// Preferred constraints of the pod.
 #[derive(Debug)]
 pub(super) struct Plan {
     pod: Arc<Demand>,
@@ -36,7 +36,7 @@ impl Plan {
         self.require_all && !has_all_keys(&self.constraints, node)
     }
 
-    /// How many pods a node adds to a constraint's domain; `None` when the node does not count.
+    /// Returns how many pods a node adds to a constraint's domain; `None` when the node does not count.
     fn adds(&self, c: &SpreadConstraint, node: &NodeInfo) -> Option<i64> {
         (!self.ignores(&node.base) && counts_node(c, &self.pod, &node.base)).then(|| count(c, &self.pod, node))
     }
@@ -122,12 +122,12 @@ impl Score for PodTopologySpread {
 
 /// One constraint's counts, kept current.
 enum Counts {
-    /// What each node shows.
+    /// Pods on each node.
     Hosts(Vec<i64>),
     Domains(Tracker),
 }
 
-/// The same, kept current.
+/// Plan whose counts are kept current.
 pub(super) struct Kept {
     plan: Plan,
     counts: Vec<Counts>,

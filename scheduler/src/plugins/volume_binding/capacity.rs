@@ -1,4 +1,4 @@
-//! What CSI drivers say they can still make, place by place (`CSIStorageCapacity`).
+//! Capacities that CSI drivers still have, place by place (`CSIStorageCapacity`).
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::framework::plugin::Context;
 use crate::model::resource::value;
 use crate::model::{NodeBase, Selector};
 
-/// Whether a driver publishes its capacity, so that it counts.
+/// Reports whether a driver publishes its capacity, so that it counts.
 pub(super) fn published(driver: &CSIDriver) -> bool {
     driver.spec.storage_capacity == Some(true)
 }
 
-/// Whether a driver can do more than before.
+/// Reports whether a driver has more capacity than before.
 pub(super) fn grew(old: &CSIStorageCapacity, new: &CSIStorageCapacity) -> bool {
     let more =
         |old: &Option<Quantity>, new: &Option<Quantity>| new.as_ref().map_or(0, value) > old.as_ref().map_or(0, value);

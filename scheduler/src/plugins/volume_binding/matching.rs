@@ -1,4 +1,4 @@
-//! Which volume suits a claim on a node.
+//! Matching of a claim and a volume on a node.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::model::{NodeBase, Selector};
 /// Plugins of old whose volumes the binder takes as they are.
 const UNMOVED: [&str; 2] = ["kubernetes.io/azure-file", "kubernetes.io/vsphere-volume"];
 
-/// Whether the volume's node affinity allows a node.
+/// Reports whether the volume's node affinity allows a node.
 pub(crate) fn reachable(volume: &PersistentVolume, node: &NodeBase) -> bool {
     allows(volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()), node)
 }
@@ -43,7 +43,7 @@ pub(crate) fn reachable_through(
     Ok(allows(affinity.as_ref(), node))
 }
 
-/// Whether a class makes volumes that a node can reach.
+/// Reports whether a class makes volumes that a node can reach.
 pub(super) fn topology_allows(class: &StorageClass, node: &NodeBase) -> bool {
     let terms = class.allowed_topologies.as_deref().unwrap_or_default();
     terms.is_empty()

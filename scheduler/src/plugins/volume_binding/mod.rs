@@ -78,7 +78,7 @@ struct Notes {
     delayed: Vec<Arc<PersistentVolumeClaim>>,
 }
 
-/// How delayed claims get their volumes on one node.
+/// Volumes that delayed claims get on one node.
 #[derive(Clone, Debug, Default)]
 struct Plan {
     take: Vec<(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)>,
@@ -179,7 +179,7 @@ impl PreFilter for VolumeBinding {
     }
 }
 
-/// How the delayed claims get their volumes on a node, if they can.
+/// Plans the volumes of the delayed claims on a node; `None` when they cannot all have one.
 fn plan(cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
     let mut plan = Plan::default();
     if notes.delayed.is_empty() {
@@ -394,7 +394,7 @@ impl Requeue for VolumeBinding {
     }
 }
 
-/// Whether the change of another object may help a pod.
+/// Reports whether the change of another object may help a pod.
 fn helps(pod: &PodInfo, change: &Change) -> bool {
     match change {
         Change::PersistentVolumeClaim(d) => d.now().is_some_and(|c| uses_claim(pod, c)),
