@@ -8,6 +8,9 @@ skip() {
   [ "${CI:-}" != true ] || { echo "error: a core test was skipped in CI"; exit 1; }
 }
 
+echo "==> format, checks of the tree, lints"
+make --no-print-directory lint
+
 echo "==> unit and integration tests"
 cargo test --workspace --locked --exclude ironclad-e2e
 
