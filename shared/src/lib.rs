@@ -1,7 +1,6 @@
 //! Shared parts of all five components: flags, serving, client, informers, authentication and authorization.
 
 pub mod address;
-mod ahead;
 pub mod authn;
 pub mod authz;
 pub mod cel;
@@ -23,6 +22,7 @@ pub mod metrics;
 pub mod os;
 pub mod patterns;
 pub mod placement;
+mod read_ahead;
 pub mod run;
 pub mod serve;
 pub mod status;

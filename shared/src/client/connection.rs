@@ -22,16 +22,16 @@ use rustls::sign::CertifiedKey;
 use tokio::time::Instant;
 use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
 
+use super::client_metrics::{self, Resolver};
+use super::connect_timeout::{CONNECT, ConnectTimeout};
 use super::credentials::{self, Credentials, User};
-use super::families::{self, Resolver};
-use super::measured::Measures;
-use super::patience::{Measured, Patience};
 use super::peer::{Answer, Connector, Io, Peer};
-use super::timely::{CONNECT, Timely};
+use super::request_metrics::Measures;
+use super::retry::{Measured, RetryPolicy};
 use super::transport::{Sent, erased};
 use super::{Throttle, Transport};
-use crate::ahead::Ahead;
 use crate::cert::ReloadingKey;
+use crate::read_ahead::ReadAhead;
 
 /// Requests under way of one connection before another is opened.
 const STREAMS: usize = 90;
@@ -134,7 +134,7 @@ where
     C: Service<Uri, Response: Io, Future: Send + 'static, Error: Into<BoxError> + Send> + Clone + Send + Sync + 'static,
 {
     let (credentials, tls, pair) = user;
-    families::transport();
+    client_metrics::transport();
     let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let https = match config.tls_server_name.clone().map(rustls_pki_types::ServerName::try_from) {
         Some(Ok(name)) => https.with_server_name_resolver(FixedServerNameResolver::new(name)),
@@ -146,8 +146,8 @@ where
         base: config.cluster_url.clone(),
         headers: headers(config)?,
         credentials,
-        patience: Patience::new(throttle.clone(), measures),
-        connector: Timely(https.enable_all_versions().wrap_connector(connector.map_response(ahead))),
+        retry_policy: RetryPolicy::new(throttle.clone(), measures),
+        connector: ConnectTimeout(https.enable_all_versions().wrap_connector(connector.map_response(ahead))),
         lanes: Mutex::new(Lanes { open: Vec::new(), pair }),
     });
     let send = move |mut request| {
@@ -158,8 +158,8 @@ where
 }
 
 /// A connection that is read with as few system calls as possible.
-fn ahead<T: Io>(io: T) -> TokioIo<Ahead<TokioIo<T>>> {
-    TokioIo::new(Ahead::of(TokioIo::new(io)))
+fn ahead<T: Io>(io: T) -> TokioIo<ReadAhead<TokioIo<T>>> {
+    TokioIo::new(ReadAhead::of(TokioIo::new(io)))
 }
 
 /// Headers of every request, impersonation included.
@@ -175,7 +175,7 @@ struct Server<C> {
     base: Uri,
     headers: HeaderMap,
     credentials: Credentials,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     connector: C,
     lanes: Mutex<Lanes<Arc<Peer<C>>>>,
 }
@@ -194,7 +194,7 @@ impl<C: Connector> Server<C> {
             let (peer, lane) = self.lanes.lock().pick(|| Arc::new(Peer::new(self.connector.clone())));
             peer.send(request, lane)
         };
-        let answer = self.patience.send(request, attempt).await?;
+        let answer = self.retry_policy.send(request, attempt).await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
             Box::pin(self.credentials.refused(then)).await;
         }

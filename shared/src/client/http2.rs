@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use super::gathered::Gathered;
+use super::coalescing::CoalescingWriter;
 use super::peer::{Broken, Io};
 
 /// A peer that has been silent for so long is asked whether it is there, and is gone when it does not answer, as client-go
@@ -48,7 +48,7 @@ impl Http2 {
         retire: impl Fn(&Mark) -> bool + Send + Sync + 'static,
     ) -> Result<Self, Broken> {
         let heard = Arc::new(Heard::now());
-        let io = Gathered::over(TokioIo::new(io), Arc::clone(&heard));
+        let io = CoalescingWriter::over(TokioIo::new(io), Arc::clone(&heard));
         let opened = Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(WINDOW)

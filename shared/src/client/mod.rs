@@ -1,23 +1,23 @@
 //! The connection of a component to the apiserver: kubeconfig or in-cluster configuration, user agent, and
 //! client-side rate limiting and retries as client-go does them (`--kube-api-qps`, `--kube-api-burst`, `Retry-After`).
 
+mod client_metrics;
+mod coalescing;
+mod connect_timeout;
 mod connection;
 mod credentials;
 mod dial;
-mod families;
 mod fence;
-mod gathered;
 mod http2;
 mod kubeconfig;
-mod measured;
 mod overload;
 pub mod path;
-mod patience;
 mod peer;
 mod plugin;
 mod remote;
+mod request_metrics;
+mod retry;
 mod throttle;
-mod timely;
 mod transport;
 pub mod typed;
 
@@ -31,8 +31,8 @@ pub use connection::{connect, connect_with, transport};
 pub use credentials::TokenFile;
 pub use dial::{BoxStream, Dialer, Line, Stream};
 pub use fence::Fence;
-pub use patience::Once;
 pub use remote::{Remote, RemoteError, Reply};
+pub use retry::Once;
 pub use throttle::Throttle;
 pub use transport::{Sent, Transport, erased};
 

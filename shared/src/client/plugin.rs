@@ -11,8 +11,8 @@ use kube::config::{ExecConfig, ExecInteractiveMode};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::client_metrics;
 use super::credentials::bearer;
-use super::families;
 use crate::cert::{PemPair, ReloadingKey};
 
 /// Asked again so long before a token expires, so that it does not do so on the way.
@@ -66,12 +66,12 @@ impl Plugin {
                 own.replace(pair)?;
             }
             if let Some((since, _)) = last.good.filter(|_| last.good != answer.good) {
-                families::certificate_rotated(since, Timestamp::now());
+                client_metrics::certificate_rotated(since, Timestamp::now());
             }
             *last = answer;
         }
         if let Some((_, end)) = last.good {
-            families::certificate_ends(end, Timestamp::now());
+            client_metrics::certificate_ends(end, Timestamp::now());
         }
         Ok(last.header.clone())
     }
@@ -95,7 +95,7 @@ fn ask(exec: &ExecConfig) -> anyhow::Result<(Answer, Option<PemPair>)> {
         }
     }
     let output = command.env("KUBERNETES_EXEC_INFO", info(exec)?.to_string()).output();
-    families::plugin_ran(&output.as_ref().map(|output| output.status).map_err(|e| e.kind().into()));
+    client_metrics::plugin_ran(&output.as_ref().map(|output| output.status).map_err(|e| e.kind().into()));
     let output = output.with_context(|| format!("exec: executable {name} failed"))?;
     ensure!(output.status.success(), "exec: executable {name} failed with {}", output.status);
     let said = proto::yaml::decode_any(&output.stdout).context("decoding stdout")?;

@@ -4,7 +4,7 @@
 //! Requests that were accepted are answered to their end whatever becomes of the connection: half a write is worse
 //! than an answer nobody reads. Bodies end when their stream does.
 
-mod gathered;
+mod coalescing;
 mod wakes;
 
 use std::cell::RefCell;
@@ -30,7 +30,7 @@ use h2::{Reason, RecvStream, SendStream};
 use tokio::time::{Instant, sleep};
 
 use crate::run::Shutdown;
-use gathered::{Gathered, Holds, gathered};
+use coalescing::{CoalescingWriter, Holds, coalesced};
 use wakes::Wakes;
 
 /// Flow-control window of a request's body: nearly all objects are smaller.
@@ -84,11 +84,11 @@ where
     S::Error: Into<Error>,
     B: MessageBody + 'static,
 {
-    let (io, outgoing) = gathered(io);
+    let (io, outgoing) = coalesced(io);
     let Ok(made) = tokio::time::timeout(settings.handshake, builder(settings.streams).handshake(io)).await else {
         return Ok(());
     };
-    let mut connection: Connection<Gathered<T>, Bytes> = made?;
+    let mut connection: Connection<CoalescingWriter<T>, Bytes> = made?;
     outgoing.gather();
     let most = usize::try_from(settings.streams).unwrap_or(usize::MAX);
     let (mut running, wakes) = (FuturesUnordered::new(), Wakes::new());
@@ -155,7 +155,7 @@ where
 
 /// Hears a peer out that was told to go: what it says to a socket that is closed would reset the connection, and what it
 /// has not read yet would be lost. Upstream's server waits as long.
-async fn linger<T: Holds>(mut io: Gathered<T>) {
+async fn linger<T: Holds>(mut io: CoalescingWriter<T>) {
     let mut nowhere = tokio::io::sink();
     // Whether it goes or breaks is all the same now.
     let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut io, &mut nowhere)).await;

@@ -1,4 +1,4 @@
-//! The HTTPS server of the components that accept upgrades: actix-web's with [`Gate`] between TLS and HTTP/1.1, and
+//! The HTTPS server of the components that accept upgrades: actix-web's with [`Http1Filter`] between TLS and HTTP/1.1, and
 //! [`http2`] for whoever speaks that.
 
 use std::fmt::{Debug, Display};
@@ -22,12 +22,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::gate::Gate;
+use super::http1_filter::Http1Filter;
 use super::http2::{self, Noted, Peer, Settings};
-use super::turn::{Answer, Fitted, InTurn, Taken};
-use crate::ahead::Ahead;
+use super::pipelining::{Answer, ConnectionSequencer, Fitted, Sequenced};
 use crate::connections::{ConnectionLimits, Limited, Standing};
 use crate::metrics::{self, Counter};
+use crate::read_ahead::ReadAhead;
 use crate::run::Shutdown;
 
 /// The server's own limit of connections is this many times that of [`ConnectionLimits`], which it never comes to where
@@ -67,7 +67,7 @@ pub struct Listening {
 }
 
 /// A connection over TLS.
-pub type Secured = TlsStream<Ahead<Limited<TcpStream>>>;
+pub type Secured = TlsStream<ReadAhead<Limited<TcpStream>>>;
 type Connected = fn(&Secured, &mut Extensions);
 
 /// Serves an app over TLS. `connected` sees each connection once, before its first request, and may leave notes in
@@ -152,7 +152,7 @@ fn http1<S, B>(
     listening: &Listening,
     connected: Connected,
     app: S,
-) -> HttpService<Gate<Secured>, InTurn<Fitted<S, B>>, Answer<BoxBody>>
+) -> HttpService<Http1Filter<Secured>, Sequenced<Fitted<S, B>>, Answer<BoxBody>>
 where
     S: ServiceFactory<Request, Config = ()>,
     S::Error: Into<Response<BoxBody>> + 'static,
@@ -172,11 +172,11 @@ where
             let shutdown = shutdown.clone();
             async move { shutdown.wait().await }
         })
-        .on_connect_ext(move |io: &Gate<Secured>, data: &mut Extensions| {
-            data.insert(Taken(Rc::clone(io.turn())));
+        .on_connect_ext(move |io: &Http1Filter<Secured>, data: &mut Extensions| {
+            data.insert(ConnectionSequencer(Rc::clone(io.turn())));
             note(io.inner(), data, connected);
         })
-        .finish(InTurn(Fitted::new(app)))
+        .finish(Sequenced(Fitted::new(app)))
 }
 
 /// State of a serving thread.
@@ -193,7 +193,7 @@ impl<H1, H2> Thread<H1, H2> {
     /// Serves a connection to its end.
     async fn serve<B>(&self, socket: TcpStream)
     where
-        H1: Service<(Gate<Secured>, Protocol, Option<SocketAddr>)>,
+        H1: Service<(Http1Filter<Secured>, Protocol, Option<SocketAddr>)>,
         H1::Error: Display,
         H2: Service<Request>,
         H2::Response: Into<Response<B>>,
@@ -212,7 +212,7 @@ impl<H1, H2> Thread<H1, H2> {
                 tracing::debug!(%error, "HTTP/2 connection error");
             }
         } else if let Err(error) =
-            self.http1.call((Gate::new(stream, self.settings.handshake), Protocol::Http1, address)).await
+            self.http1.call((Http1Filter::new(stream, self.settings.handshake), Protocol::Http1, address)).await
         {
             tracing::debug!(%error, "HTTP connection error");
         }
@@ -236,7 +236,7 @@ fn note(stream: &Secured, data: &mut Extensions, connected: Connected) {
 /// The handshake. It has as long as a request's head, as upstream.
 async fn accept(acceptor: &TlsAcceptor, socket: Limited<TcpStream>, limit: Duration) -> Option<Secured> {
     prepare(socket.inner());
-    match tokio::time::timeout(limit, acceptor.accept(Ahead::of(socket))).await {
+    match tokio::time::timeout(limit, acceptor.accept(ReadAhead::of(socket))).await {
         Ok(Ok(stream)) => return Some(stream),
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake error"),
         Err(_) => tracing::debug!("TLS handshake timeout"),

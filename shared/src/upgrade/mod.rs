@@ -4,15 +4,15 @@
 //!
 //! What the frames mean is none of this room's business.
 
-mod chunks;
+mod chunked_body;
 mod dial;
-mod gate;
-mod heads;
+mod http1_filter;
 mod http2;
 mod listen;
+mod pipelining;
+mod request_head;
 #[cfg(test)]
 mod tests;
-mod turn;
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -35,9 +35,9 @@ pub use listen::{Listening, Secured, serve};
 
 /// Bytes that may wait between the two sides of a connection, each way.
 const BUFFER: usize = 64 << 10;
-/// Header with the requested upgrade; see [`gate`].
+/// Header with the requested upgrade; see [`http1_filter`].
 const ASKED: &str = "x-ironclad-upgrade";
-/// Header with the refusal of a head; see [`heads`].
+/// Header with the refusal of a head; see [`request_head`].
 const REFUSED: &str = "x-ironclad-refused";
 
 /// The protocol that a request wants to switch to: `SPDY/3.1`, `websocket`, …
@@ -57,7 +57,7 @@ pub fn protocol(request: &HttpRequest) -> Option<String> {
 /// # Errors
 /// The code and the text that it is refused with.
 pub fn judged(head: &[u8]) -> Result<Vec<u8>, (u16, &'static str)> {
-    heads::judged(head).map(|head| head.bytes)
+    request_head::parse(head).map(|head| head.bytes)
 }
 
 /// The answer to a request that stands for one whose head was refused.

@@ -6,7 +6,7 @@ use actix_web::{App, HttpRequest, HttpResponse, web};
 use h2::client::SendRequest;
 use tokio::sync::Semaphore;
 
-use super::gathered::testing::Pipe;
+use super::coalescing::testing::Pipe;
 use super::*;
 
 /// State of the app: the number of requests begun, and of those that may end.

@@ -16,8 +16,8 @@ fn answer(code: u16, after: &str) -> Answer {
     Ok(answer.body(Full::from("text")).expect("an answer"))
 }
 
-fn patience(throttle: Throttle) -> Patience {
-    Patience::new(throttle, Measures::of("patience.test:1"))
+fn policy(throttle: Throttle) -> RetryPolicy {
+    RetryPolicy::new(throttle, Measures::of("policy.test:1"))
 }
 
 /// Sends a request to a server with these responses; returns the final code, the number of attempts and the time in
@@ -25,7 +25,7 @@ fn patience(throttle: Throttle) -> Patience {
 async fn ask(request: Request<Bytes>, answers: impl IntoIterator<Item = Answer>) -> (Option<u16>, usize, u64) {
     let (answers, sent) = (Mutex::new(VecDeque::from_iter(answers)), Mutex::new(Vec::new()));
     let began = Instant::now();
-    let done = patience(Throttle::new(0.0, 0))
+    let done = policy(Throttle::new(0.0, 0))
         .send(&request, |request| {
             let (head, body) = request.clone().into_parts();
             sent.lock().push((head.method, head.uri, head.headers, body));
@@ -78,13 +78,13 @@ async fn there_is_an_end_to_it() {
 
 #[tokio::test(start_paused = true)]
 async fn another_try_waits_for_its_turn_and_watches_begin_without() {
-    let patience = patience(Throttle::new(0.1, 1));
+    let policy = policy(Throttle::new(0.1, 1));
     for (path, answers, took) in
         [("/x?watch=true", 1, 0), ("/x", 1, 0), ("/x?watch=true", 2, 10), ("/x", 2, 20), ("/x", 1, 10)]
     {
         let (left, began) = (Mutex::new(answers), Instant::now());
         let request = request(Method::GET, path);
-        let done = patience.send(&request, |_| {
+        let done = policy.send(&request, |_| {
             *left.lock() -= 1;
             std::future::ready(if *left.lock() == 0 { answer(200, "") } else { answer(429, "0") })
         });
@@ -95,9 +95,9 @@ async fn another_try_waits_for_its_turn_and_watches_begin_without() {
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_wait_sends_nothing_more() {
-    let (patience, sent) = (patience(Throttle::new(0.0, 0)), Mutex::new(0));
+    let (policy, sent) = (policy(Throttle::new(0.0, 0)), Mutex::new(0));
     let request = request(Method::GET, "/x");
-    let asking = patience.send(&request, |_| {
+    let asking = policy.send(&request, |_| {
         *sent.lock() += 1;
         std::future::ready(answer(429, "10"))
     });
@@ -108,9 +108,9 @@ async fn who_does_not_wait_sends_nothing_more() {
 
 #[tokio::test(start_paused = true)]
 async fn long_waits_are_told_now_and_then() {
-    let (patience, mut told) = (patience(Throttle::new(0.0, 0)), Vec::new());
+    let (policy, mut told) = (policy(Throttle::new(0.0, 0)), Vec::new());
     for second in 0..25 {
-        if patience.complains(Instant::now()) {
+        if policy.may_log_throttling(Instant::now()) {
             told.push(second);
         }
         tokio::time::advance(Duration::from_secs(1)).await;

@@ -15,9 +15,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A connector whose connections are secure at the end; it gives up on its own those that do not come to stand.
 #[derive(Clone)]
-pub(super) struct Timely<C>(pub(super) C);
+pub(super) struct ConnectTimeout<C>(pub(super) C);
 
-impl<C> Service<Uri> for Timely<C>
+impl<C> Service<Uri> for ConnectTimeout<C>
 where
     C: Service<Uri, Future: Send + 'static, Error: Into<BoxError>>,
 {
@@ -51,12 +51,12 @@ mod tests {
     async fn a_server_that_never_says_a_word_is_given_up() {
         let began = Instant::now();
         let silent = service_fn(|_: Uri| std::future::pending::<io::Result<()>>());
-        let error = Timely(silent).oneshot(Uri::from_static("https://a")).await.expect_err("nobody");
+        let error = ConnectTimeout(silent).oneshot(Uri::from_static("https://a")).await.expect_err("nobody");
         assert_eq!(
             (error.to_string().as_str(), began.elapsed()),
             ("net/http: TLS handshake timeout", CONNECT + HANDSHAKE)
         );
         let prompt = service_fn(|_: Uri| std::future::ready(io::Result::Ok(7)));
-        assert_eq!(Timely(prompt).oneshot(Uri::from_static("https://a")).await.expect("open"), 7);
+        assert_eq!(ConnectTimeout(prompt).oneshot(Uri::from_static("https://a")).await.expect("open"), 7);
     }
 }

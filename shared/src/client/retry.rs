@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Throttle;
-use super::measured::{Measures, UnderWay};
 use super::overload::Overload;
 use super::peer::Broken;
+use super::request_metrics::{Measures, UnderWay};
 
 /// Maximum number of retries.
 const RETRIES: u32 = 10;
@@ -41,7 +41,7 @@ const THROTTLED: &str = "client-side throttling, not priority and fairness";
 pub struct Once;
 
 /// Sends requests with throttling, back-off and retries; answers for client-go's `with_retry.go`.
-pub(super) struct Patience {
+pub(super) struct RetryPolicy {
     throttle: Throttle,
     overload: Option<Overload>,
     measures: Arc<Measures>,
@@ -49,13 +49,13 @@ pub(super) struct Patience {
     complained: Mutex<Option<Instant>>,
 }
 
-impl Patience {
+impl RetryPolicy {
     pub(super) fn new(throttle: Throttle, measures: Arc<Measures>) -> Self {
         Self { throttle, overload: Overload::from_env(), measures, complained: Mutex::default() }
     }
 
     /// Reports whether throttling may be logged again.
-    fn complains(&self, now: Instant) -> bool {
+    fn may_log_throttling(&self, now: Instant) -> bool {
         let mut last = self.complained.lock();
         let due = last.is_none_or(|last| now.duration_since(last) >= SILENCE);
         if due {
@@ -77,15 +77,15 @@ impl Patience {
     {
         let mut under_way = self.measures.begin(request);
         let asked = match () {
-            () if under_way.is_watch() => Asked::Watch,
-            () if request.method() == Method::GET => Asked::Read,
-            () => Asked::Write,
+            () if under_way.is_watch() => RequestClass::Watch,
+            () if request.method() == Method::GET => RequestClass::Read,
+            () => RequestClass::Write,
         };
         let mut limited = !under_way.is_watch();
         loop {
             if limited && let Some(waited) = self.throttle.turn().await {
                 under_way.waited(waited);
-                if waited > LONG && self.complains(Instant::now()) {
+                if waited > LONG && self.may_log_throttling(Instant::now()) {
                     tracing::info!(delay = ?waited, reason = THROTTLED, verb = %request.method(), URL = %request.uri(),
                         "Waited before sending request");
                 }
@@ -102,7 +102,7 @@ impl Patience {
                 overload.answered(status, Instant::now());
             }
             let wait = match &result {
-                Ok(response) => asked_to_wait(response.status(), response.headers()),
+                Ok(response) => retry_after(response.status(), response.headers()),
                 Err(error) => breakage(error).filter(|what| asked.survives(*what)).map(|_| BROKEN),
             };
             let Some(wait) = wait.filter(|_| !last) else {
@@ -120,7 +120,7 @@ impl Patience {
 }
 
 /// For how long the server asks to be left alone.
-fn asked_to_wait(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     if status != StatusCode::TOO_MANY_REQUESTS && status.as_u16() < 500 {
         return None;
     }
@@ -130,14 +130,14 @@ fn asked_to_wait(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
 
 /// Class of a request, which decides whether it is repeated.
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+enum RequestClass {
     Read,
     Watch,
     /// A write: it may have been executed although the response is missing.
     Write,
 }
 
-impl Asked {
+impl RequestClass {
     fn survives(self, breakage: Breakage) -> bool {
         match self {
             Self::Read => matches!(breakage, Breakage::Reset | Breakage::Ended),
@@ -217,5 +217,5 @@ impl<B: hyper::body::Body<Data = Bytes> + Unpin> hyper::body::Body for Measured<
 }
 
 #[cfg(test)]
-#[path = "patience_tests.rs"]
+#[path = "retry_tests.rs"]
 mod tests;

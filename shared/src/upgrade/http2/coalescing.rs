@@ -1,7 +1,7 @@
 //! One write for what several streams have to say at a time.
 //!
 //! h2 hands over frame by frame and wants each to leave at once: a system call every time, which costs more than all the
-//! rest of a small answer. [`Gathered`] encrypts frames as they come and lets them go when its [`Outgoing`] is polled:
+//! rest of a small answer. [`CoalescingWriter`] encrypts frames as they come and lets them go when its [`Outgoing`] is polled:
 //! when everybody who had something to say has said it. A peer that takes bytes as fast as they come does not keep others
 //! of the same thread waiting: when as much as is held has left it is their turn.
 
@@ -36,16 +36,16 @@ struct Inner<T> {
 }
 
 /// A connection as h2 has it; see the module.
-pub(super) struct Gathered<T>(Rc<RefCell<Inner<T>>>);
+pub(super) struct CoalescingWriter<T>(Rc<RefCell<Inner<T>>>);
 
 /// Lets go what waits. Does not keep the connection.
 pub(super) struct Outgoing<T>(Weak<RefCell<Inner<T>>>);
 
 /// Over a connection.
-pub(super) fn gathered<T>(io: T) -> (Gathered<T>, Outgoing<T>) {
+pub(super) fn coalesced<T>(io: T) -> (CoalescingWriter<T>, Outgoing<T>) {
     let inner = Rc::new(RefCell::new(Inner { io, gathers: false, sent: false }));
     let outgoing = Outgoing(Rc::downgrade(&inner));
-    (Gathered(inner), outgoing)
+    (CoalescingWriter(inner), outgoing)
 }
 
 impl<T: Holds> Inner<T> {
@@ -76,8 +76,8 @@ impl<T: Holds> Outgoing<T> {
     }
 
     /// The connection itself, while h2 still has it.
-    pub(super) fn whole(&self) -> Option<Gathered<T>> {
-        self.0.upgrade().map(Gathered)
+    pub(super) fn whole(&self) -> Option<CoalescingWriter<T>> {
+        self.0.upgrade().map(CoalescingWriter)
     }
 
     /// Lets go what waits, and is never done. What fails is seen by whoever reads or writes next.
@@ -94,13 +94,13 @@ impl<T: Holds> Outgoing<T> {
     }
 }
 
-impl<T: Holds> AsyncRead for Gathered<T> {
+impl<T: Holds> AsyncRead for CoalescingWriter<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0.borrow_mut().io).poll_read(cx, into)
     }
 }
 
-impl<T: Holds> AsyncWrite for Gathered<T> {
+impl<T: Holds> AsyncWrite for CoalescingWriter<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
         self.0.borrow_mut().take(cx, &[IoSlice::new(part)])
     }
@@ -198,7 +198,7 @@ mod tests {
     #[tokio::test]
     async fn writes_leave_together_and_in_order() {
         let (ours, mut theirs) = tokio::io::duplex(1 << 20);
-        let (mut io, outgoing) = gathered(Pipe::new(ours));
+        let (mut io, outgoing) = coalesced(Pipe::new(ours));
         io.write_all(b"before").await.expect("written");
         outgoing.gather();
         let mut seen = vec![0; 6];
@@ -222,7 +222,7 @@ mod tests {
     async fn a_fast_reader_does_not_keep_others_waiting() {
         const WHOLE: usize = 8 << 20;
         let (ours, mut theirs) = tokio::io::duplex(2 * WHOLE);
-        let (mut io, outgoing) = gathered(Pipe::new(ours));
+        let (mut io, outgoing) = coalesced(Pipe::new(ours));
         outgoing.gather();
         let sent = Rc::new(std::cell::Cell::new(0));
         let whole = vec![7; WHOLE];
@@ -247,7 +247,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_held_is_bounded_by_the_peers_patience() {
         let (ours, mut theirs) = tokio::io::duplex(1);
-        let (mut io, outgoing) = gathered(Pipe::new(ours));
+        let (mut io, outgoing) = coalesced(Pipe::new(ours));
         outgoing.gather();
         let chunk = [7; 1 << 10];
         let mut taken = 0;

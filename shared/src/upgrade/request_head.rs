@@ -290,7 +290,7 @@ pub(super) struct Head {
 }
 
 /// Validates a head.
-pub(super) fn judged(head: &[u8]) -> Result<Head, Refused> {
+pub(super) fn parse(head: &[u8]) -> Result<Head, Refused> {
     let line = Line::read(head)?;
     let after = head.iter().position(|byte| *byte == b'\n').map_or(head.len(), |at| at + 1);
     let mut fields = fields(&head[after..])?;
@@ -358,7 +358,7 @@ mod tests {
 
     /// Validates a head; the result shows the end of a line as `|`.
     fn shown(head: &[u8]) -> Result<(String, Body), Refused> {
-        judged(head).map(|head| (String::from_utf8_lossy(&head.bytes).replace("\r\n", "|"), head.body))
+        parse(head).map(|head| (String::from_utf8_lossy(&head.bytes).replace("\r\n", "|"), head.body))
     }
 
     #[test]
@@ -409,7 +409,7 @@ mod tests {
             [("A: b\r\n".repeat(94), 0), ("A: b\r\n".repeat(95), 95), (format!("A: {}\r\n", "a".repeat(200_000)), 1)]
         {
             let head = format!("POST /a HTTP/1.1\r\nHost: h\r\n{more}Content-Length: 2\r\n\r\n");
-            let head = judged(head.as_bytes()).expect("taken");
+            let head = parse(head.as_bytes()).expect("taken");
             assert_eq!((head.aside.len(), head.body), (aside, Body::Length(2)));
             let given = String::from_utf8_lossy(&head.bytes).into_owned();
             assert!(aside == 0 || given == "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n", "{given}");

@@ -21,7 +21,7 @@ const MOST: usize = 64 << 10;
 const KEPT: usize = 16 << 10;
 
 /// A connection; see the module. It notes when it hears something.
-pub(super) struct Gathered<T> {
+pub(super) struct CoalescingWriter<T> {
     io: T,
     heard: Arc<Heard>,
     held: Vec<u8>,
@@ -31,14 +31,14 @@ pub(super) struct Gathered<T> {
     looked: bool,
 }
 
-impl<T> Gathered<T> {
+impl<T> CoalescingWriter<T> {
     /// Over a connection that is open.
     pub(super) fn over(io: T, heard: Arc<Heard>) -> Self {
         Self { io, heard, held: Vec::new(), sent: 0, looked: false }
     }
 }
 
-impl<T: AsyncWrite + Unpin> Gathered<T> {
+impl<T: AsyncWrite + Unpin> CoalescingWriter<T> {
     /// Takes in bytes; waits where too many are held already.
     fn hold(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if self.held.len() >= MOST {
@@ -67,7 +67,7 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathered<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for CoalescingWriter<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // What cannot leave now leaves when there is room, for which this task is woken too.
         if self.looked
@@ -86,7 +86,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathered<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Gathered<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CoalescingWriter<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
         self.hold(cx, &[IoSlice::new(part)])
     }
@@ -156,18 +156,18 @@ mod tests {
         }
     }
 
-    fn over(wire: Wire) -> Gathered<Wire> {
-        Gathered::over(wire, Arc::new(Heard::now()))
+    fn over(wire: Wire) -> CoalescingWriter<Wire> {
+        CoalescingWriter::over(wire, Arc::new(Heard::now()))
     }
 
-    fn say(io: &mut Gathered<Wire>, text: &str) -> Poll<io::Result<usize>> {
+    fn say(io: &mut CoalescingWriter<Wire>, text: &str) -> Poll<io::Result<usize>> {
         let cx = &mut Context::from_waker(Waker::noop());
         let said = Pin::new(&mut *io).poll_write(cx, text.as_bytes());
         assert!(Pin::new(io).poll_flush(cx).is_ready());
         said
     }
 
-    fn look(io: &mut Gathered<Wire>) {
+    fn look(io: &mut CoalescingWriter<Wire>) {
         let mut buffer = [0; 8];
         let mut buffer = ReadBuf::new(&mut buffer);
         assert!(Pin::new(io).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer).is_pending());

@@ -1,4 +1,4 @@
-//! Filter between TLS and the HTTP library on an HTTP/1 connection: it passes heads that [`heads`] has validated, and
+//! Filter between TLS and the HTTP library on an HTTP/1 connection: it passes heads that [`request_head`] has validated, and
 //! their bodies. Clients of exec and port-forward ask for SPDY/3.1, while the library hands over connections for
 //! WebSocket alone: the protocol that was really asked for is kept in a header of our own.
 
@@ -13,9 +13,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::chunks::Chunks;
-use super::heads::{self, Body, Line, Search};
-use super::turn::Turn;
+use super::chunked_body::ChunkedBody;
+use super::pipelining::RequestSequencer;
+use super::request_head::{self, Body, Line, Search};
 
 const CHUNK: usize = 8 << 10;
 /// Response to `Expect: 100-continue`.
@@ -24,7 +24,7 @@ const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// the client would not see why it was refused. Go's server waits as long.
 const LINGER: Duration = Duration::from_millis(500);
 
-pub(super) struct Gate<S> {
+pub(super) struct Http1Filter<S> {
     inner: S,
     /// Read, and not passed on.
     ahead: BytesMut,
@@ -36,7 +36,7 @@ pub(super) struct Gate<S> {
     /// The client has no more to say.
     ended: bool,
     /// Sequencer of requests.
-    turn: Rc<Turn>,
+    turn: Rc<RequestSequencer>,
     /// To be said before anything more is read.
     says: &'static [u8],
     /// Until when the client is heard out.
@@ -51,14 +51,14 @@ enum State {
     /// A head comes; whether its first line was looked at.
     Head(Search, bool),
     Length(u64),
-    Chunks(Chunks),
+    ChunkedBody(ChunkedBody),
     /// Bytes pass unchanged.
     Open,
     /// No more bytes pass: a request was refused, or was the last one.
-    Shut,
+    Closed,
 }
 
-impl<S> Gate<S> {
+impl<S> Http1Filter<S> {
     pub(super) fn new(inner: S, head_limit: Duration) -> Self {
         Self {
             inner,
@@ -75,7 +75,7 @@ impl<S> Gate<S> {
         }
     }
 
-    pub(super) fn turn(&self) -> &Rc<Turn> {
+    pub(super) fn turn(&self) -> &Rc<RequestSequencer> {
         &self.turn
     }
 
@@ -86,7 +86,7 @@ impl<S> Gate<S> {
     /// Takes a step with what was read. `false`: more has to be read first.
     fn step(&mut self) -> bool {
         match &mut self.state {
-            State::Head(..) if self.turn.closes() => self.state = State::Shut,
+            State::Head(..) if self.turn.closes() => self.state = State::Closed,
             State::Head(search, looked) => {
                 let end = search.end(&self.ahead);
                 if !*looked && search.has_line() {
@@ -95,12 +95,12 @@ impl<S> Gate<S> {
                         return self.refuse(refused);
                     }
                 }
-                if end.unwrap_or(self.ahead.len()) > heads::LONGEST {
-                    return self.refuse(heads::TOO_LARGE);
+                if end.unwrap_or(self.ahead.len()) > request_head::LONGEST {
+                    return self.refuse(request_head::TOO_LARGE);
                 }
                 let Some(end) = end else { return false };
                 self.head_deadline = None;
-                match heads::judged(&self.ahead.split_to(end)) {
+                match request_head::parse(&self.ahead.split_to(end)) {
                     Err(refused) => return self.refuse(refused),
                     Ok(head) => {
                         self.given = Bytes::from(head.bytes);
@@ -118,7 +118,7 @@ impl<S> Gate<S> {
                 self.given = self.ahead.split_to(count).freeze();
                 *left -= count as u64;
             }
-            State::Chunks(chunks) => match chunks.take(&mut self.ahead) {
+            State::ChunkedBody(chunks) => match chunks.take(&mut self.ahead) {
                 Ok(given) => {
                     self.given = given.unwrap_or_default();
                     if chunks.over() {
@@ -129,19 +129,19 @@ impl<S> Gate<S> {
                 }
                 Err(wrong) => {
                     *self.turn.wrong.borrow_mut() = Some(wrong);
-                    self.state = State::Shut;
+                    self.state = State::Closed;
                     self.ended = true;
                 }
             },
             State::Open => self.given = self.ahead.split().freeze(),
-            State::Shut => self.ahead.clear(),
+            State::Closed => self.ahead.clear(),
         }
         !self.given.is_empty() || matches!(self.state, State::Head(..) | State::Length(0)) && !self.ahead.is_empty()
     }
 
     /// State after a request.
     fn after(&self) -> State {
-        if self.last { State::Shut } else { State::head() }
+        if self.last { State::Closed } else { State::head() }
     }
 
     /// Ends the connection when the head that has begun is not complete in time.
@@ -155,16 +155,16 @@ impl<S> Gate<S> {
         }
         self.head_deadline = None;
         self.ahead.clear();
-        self.state = State::Shut;
+        self.state = State::Closed;
         self.ended = true;
         self.turn.leave();
         true
     }
 
-    fn refuse(&mut self, refused: heads::Refused) -> bool {
-        self.given = Bytes::from(heads::in_place(refused));
+    fn refuse(&mut self, refused: request_head::Refused) -> bool {
+        self.given = Bytes::from(request_head::in_place(refused));
         self.turn.begin();
-        self.state = State::Shut;
+        self.state = State::Closed;
         true
     }
 }
@@ -177,13 +177,13 @@ impl State {
     fn within(body: Body) -> Self {
         match body {
             Body::Length(length) => Self::Length(length),
-            Body::Chunks => Self::Chunks(Chunks::default()),
+            Body::Chunks => Self::ChunkedBody(ChunkedBody::default()),
             Body::Rest => Self::Open,
         }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Http1Filter<S> {
     /// Tells the client to go on, once somebody wants to hear more of it. Nothing was answered yet.
     fn poll_go_on(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.turn.goes_on(cx) {
@@ -200,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gate<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gate<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Http1Filter<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         ready!(this.poll_go_on(cx))?;
@@ -242,7 +242,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gate<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Gate<S> {
+impl<S: AsyncRead + Unpin> Http1Filter<S> {
     /// Reads what nobody looks at, to its end or until it is enough.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // First, so that a client who never pauses does not keep it from being looked at.
@@ -259,7 +259,7 @@ impl<S: AsyncRead + Unpin> Gate<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gate<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Http1Filter<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(cx, buf)
     }
@@ -270,7 +270,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gate<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
-        if matches!(self.state, State::Shut) { self.poll_linger(cx).map(Ok) } else { Poll::Ready(Ok(())) }
+        if matches!(self.state, State::Closed) { self.poll_linger(cx).map(Ok) } else { Poll::Ready(Ok(())) }
     }
 
     fn poll_write_vectored(
@@ -291,7 +291,7 @@ mod tests {
     use proptest::prelude::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    use super::super::turn::Held;
+    use super::super::pipelining::ResponseGuard;
     use super::*;
 
     const HEAD_LIMIT: Duration = Duration::from_secs(32);
@@ -299,7 +299,7 @@ mod tests {
     /// Passes bytes that arrive in pieces through the filter.
     async fn given(bytes: &[u8], piece: usize) -> String {
         let (mut client, ours) = tokio::io::duplex(1 << 20);
-        let mut gate = Gate::new(ours, HEAD_LIMIT);
+        let mut gate = Http1Filter::new(ours, HEAD_LIMIT);
         let mut out = Vec::new();
         let sending = async {
             for piece in bytes.chunks(piece) {
@@ -311,7 +311,7 @@ mod tests {
         let reading = async {
             // Each request is answered when it is read.
             while gate.read_buf(&mut out).await.expect("read") > 0 {
-                drop(Held::of(gate.turn()));
+                drop(ResponseGuard::of(gate.turn()));
             }
         };
         tokio::join!(sending, reading);
@@ -321,10 +321,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn later_heads_have_a_deadline_too() {
         let (mut client, ours) = tokio::io::duplex(1 << 20);
-        let (mut gate, mut out) = (Gate::new(ours, HEAD_LIMIT), Vec::new());
+        let (mut gate, mut out) = (Http1Filter::new(ours, HEAD_LIMIT), Vec::new());
         client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\nX: ").await.expect("open");
         assert!(gate.read_buf(&mut out).await.expect("the first head") > 0);
-        drop(Held::of(gate.turn()));
+        drop(ResponseGuard::of(gate.turn()));
         let begun = tokio::time::Instant::now();
         let dripping = async {
             while client.write_all(b"a").await.is_ok() {
@@ -374,20 +374,20 @@ mod tests {
                 assert_eq!(given(sent.as_bytes(), piece).await, want, "{piece}: {sent}");
             }
         }
-        let long = format!("GET / HTTP/1.1\r\nHost: h\r\nA: {}\r\n\r\n", "a".repeat(heads::LONGEST));
+        let long = format!("GET / HTTP/1.1\r\nHost: h\r\nA: {}\r\n\r\n", "a".repeat(request_head::LONGEST));
         assert!(given(long.as_bytes(), 4096).await.contains("x-ironclad-refused: 431 "));
     }
 
     #[tokio::test]
     async fn nothing_comes_after_an_answer_that_closes() {
         let (mut client, ours) = tokio::io::duplex(1 << 10);
-        let mut gate = Gate::new(ours, HEAD_LIMIT);
+        let mut gate = Http1Filter::new(ours, HEAD_LIMIT);
         client.write_all(b"GET /a HTTP/1.1\nHost: h\n\nGET /b HTTP/1.1\nHost: h\n\n").await.expect("open");
         let mut out = Vec::new();
         gate.read_buf(&mut out).await.expect("read");
         assert!(out.starts_with(b"GET /a "));
         gate.turn().close();
-        drop((Held::of(gate.turn()), client));
+        drop((ResponseGuard::of(gate.turn()), client));
         assert_eq!(gate.read_buf(&mut out).await.expect("read"), 0);
     }
 
@@ -395,7 +395,7 @@ mod tests {
     async fn who_was_refused_is_heard_out_and_not_for_ever() {
         for (goes_on, waited) in [(true, LINGER), (false, Duration::ZERO)] {
             let (mut client, ours) = tokio::io::duplex(1 << 10);
-            let mut gate = Gate::new(ours, HEAD_LIMIT);
+            let mut gate = Http1Filter::new(ours, HEAD_LIMIT);
             client.write_all(b"GET /% HTTP/1.1\r\n").await.expect("open");
             let mut some = [0; 64];
             assert!(gate.read(&mut some).await.expect("read") > 0);

@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::heads::is_token;
+use super::request_head::is_token;
 use crate::status::go_quote;
 
 /// The longest line of a size, and the longest trailer.
@@ -17,7 +17,7 @@ pub(super) type Wrong = String;
 
 /// Decoder of a chunked body.
 #[derive(Default)]
-pub(super) struct Chunks {
+pub(super) struct ChunkedBody {
     at: At,
     /// Overhead beyond what the chunks need, in bytes.
     beside: u64,
@@ -34,7 +34,7 @@ enum At {
     Over,
 }
 
-impl Chunks {
+impl ChunkedBody {
     /// Takes what comes next off `bytes`, and returns what the library is given for it: none, if more has to come first.
     pub(super) fn take(&mut self, bytes: &mut BytesMut) -> Result<Option<Bytes>, Wrong> {
         match self.at {
@@ -144,7 +144,7 @@ mod tests {
 
     /// Decodes a body that arrives in pieces; returns the data and the rest.
     fn given(body: &str, piece: usize) -> Result<(String, String), Wrong> {
-        let (mut chunks, mut ahead, mut out) = (Chunks::default(), BytesMut::new(), Vec::new());
+        let (mut chunks, mut ahead, mut out) = (ChunkedBody::default(), BytesMut::new(), Vec::new());
         for piece in body.as_bytes().chunks(piece) {
             ahead.extend_from_slice(piece);
             while let Some(given) = chunks.take(&mut ahead)? {

@@ -21,11 +21,11 @@ use futures::task::AtomicWaker;
 use futures::{FutureExt as _, Stream, StreamExt as _, TryFutureExt as _};
 use tokio::time::{Sleep, sleep};
 
-use super::heads::Field;
+use super::request_head::Field;
 
 /// State of the request that is being answered.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(super) struct RequestSequencer {
     busy: Cell<bool>,
     /// Waker for the end of the response.
     next: AtomicWaker,
@@ -47,7 +47,7 @@ pub(super) struct Turn {
     closes: Cell<bool>,
 }
 
-impl Turn {
+impl RequestSequencer {
     /// A request is passed on.
     pub(super) fn begin(&self) {
         self.busy.set(true);
@@ -108,19 +108,19 @@ impl Turn {
 
 /// The turn of a connection, as it is noted in its data.
 #[derive(Clone)]
-pub(super) struct Taken(pub(super) Rc<Turn>);
+pub(super) struct ConnectionSequencer(pub(super) Rc<RequestSequencer>);
 
 /// Ends a turn.
-pub(super) struct Held(Option<Rc<Turn>>);
+pub(super) struct ResponseGuard(Option<Rc<RequestSequencer>>);
 
 #[cfg(test)]
-impl Held {
-    pub(super) fn of(turn: &Rc<Turn>) -> Self {
+impl ResponseGuard {
+    pub(super) fn of(turn: &Rc<RequestSequencer>) -> Self {
         Self(Some(Rc::clone(turn)))
     }
 }
 
-impl Drop for Held {
+impl Drop for ResponseGuard {
     fn drop(&mut self) {
         let Some(turn) = self.0.take() else { return };
         turn.busy.set(false);
@@ -131,7 +131,7 @@ impl Drop for Held {
 /// The body of an answer. When the library has no more use for it, the turn is over.
 pub(super) struct Answer<B> {
     body: B,
-    held: Held,
+    held: ResponseGuard,
     /// The connection stays one of HTTP.
     stays: bool,
     /// Until when there may be nothing to say to who has left.
@@ -172,9 +172,9 @@ impl<B: MessageBody + Unpin> MessageBody for Answer<B> {
 }
 
 /// An app that is given requests in their turns.
-pub(super) struct InTurn<S>(pub(super) S);
+pub(super) struct Sequenced<S>(pub(super) S);
 
-impl<S, B> ServiceFactory<Request> for InTurn<Fitted<S, B>>
+impl<S, B> ServiceFactory<Request> for Sequenced<Fitted<S, B>>
 where
     S: ServiceFactory<Request, Config = ()>,
     S::Response: Into<Response<B>>,
@@ -186,12 +186,12 @@ where
     type Response = Response<Answer<BoxBody>>;
     type Error = S::Error;
     type Config = ();
-    type Service = InTurn<Fitted<S::Service, B>>;
+    type Service = Sequenced<Fitted<S::Service, B>>;
     type InitError = S::InitError;
     type Future = LocalBoxFuture<'static, Result<Self::Service, Self::InitError>>;
 
     fn new_service(&self, (): ()) -> Self::Future {
-        self.0.0.new_service(()).map_ok(|made| InTurn(Fitted::new(made))).boxed_local()
+        self.0.0.new_service(()).map_ok(|made| Sequenced(Fitted::new(made))).boxed_local()
     }
 }
 
@@ -204,7 +204,7 @@ impl<S, B> Fitted<S, B> {
     }
 }
 
-impl<S, B> Service<Request> for InTurn<Fitted<S, B>>
+impl<S, B> Service<Request> for Sequenced<Fitted<S, B>>
 where
     S: Service<Request>,
     S::Response: Into<Response<B>>,
@@ -220,9 +220,9 @@ where
     }
 
     fn call(&self, mut request: Request) -> Self::Future {
-        let turn = request.conn_data::<Taken>().map(|taken| Rc::clone(&taken.0));
+        let turn = request.conn_data::<ConnectionSequencer>().map(|taken| Rc::clone(&taken.0));
         let body = turn.as_ref().and_then(|turn| restore(&mut request, turn));
-        let held = Held(turn);
+        let held = ResponseGuard(turn);
         let switches = request.headers().contains_key(UPGRADE);
         let answered = self.0.0.call(request);
         async move {
@@ -246,7 +246,7 @@ where
 }
 
 /// The request as its client sent it, and its body, where it has one.
-fn restore(request: &mut Request, turn: &Rc<Turn>) -> Option<Incoming> {
+fn restore(request: &mut Request, turn: &Rc<RequestSequencer>) -> Option<Incoming> {
     for (name, value) in turn.aside.take() {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(&value)) {
             request.headers_mut().append(name, value);
@@ -281,7 +281,7 @@ struct Said {
     expected: bool,
     /// Result of the body, once it ended.
     over: Option<bool>,
-    turn: Rc<Turn>,
+    turn: Rc<RequestSequencer>,
 }
 
 impl Stream for Incoming {

@@ -15,12 +15,12 @@ const MOST: usize = 34 << 10;
 
 thread_local! {
     /// Read buffer of a thread. A connection has a buffer of its own only while bytes wait to be taken.
-    static DESK: RefCell<Box<[u8]>> = RefCell::new(vec![0; MOST].into());
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; MOST].into());
 }
 
 /// A connection; see the module.
 #[derive(Debug)]
-pub struct Ahead<T> {
+pub struct ReadAhead<T> {
     io: T,
     /// Bytes read ahead.
     held: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Ahead<T> {
     taken: usize,
 }
 
-impl<T> Ahead<T> {
+impl<T> ReadAhead<T> {
     /// Over a connection of which nothing has been read.
     pub fn of(io: T) -> Self {
         Self { io, held: Vec::new(), taken: 0 }
@@ -50,7 +50,7 @@ impl<T> Ahead<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Ahead<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.held.is_empty() {
             self.give(into);
@@ -59,8 +59,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Ahead<T> {
         if into.remaining() >= MOST {
             return Pin::new(&mut self.io).poll_read(cx, into);
         }
-        DESK.with_borrow_mut(|desk| {
-            let mut read = ReadBuf::new(desk);
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut read = ReadBuf::new(scratch);
             ready!(Pin::new(&mut self.io).poll_read(cx, &mut read))?;
             let come = read.filled();
             let (asked, more) = come.split_at(come.len().min(into.remaining()));
@@ -71,7 +71,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Ahead<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Ahead<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for ReadAhead<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, part)
     }
@@ -97,7 +97,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Ahead<T> {
     }
 }
 
-impl<T: Connection> Connection for Ahead<T> {
+impl<T: Connection> Connection for ReadAhead<T> {
     fn connected(&self) -> Connected {
         self.io.connected()
     }
@@ -129,8 +129,8 @@ mod tests {
         }
     }
 
-    fn ahead(pieces: &[Vec<u8>]) -> Ahead<Pieces> {
-        Ahead::of(Pieces { left: pieces.iter().cloned().collect(), asked: 0 })
+    fn ahead(pieces: &[Vec<u8>]) -> ReadAhead<Pieces> {
+        ReadAhead::of(Pieces { left: pieces.iter().cloned().collect(), asked: 0 })
     }
 
     fn numbers(from: usize, count: usize) -> Vec<u8> {
