@@ -97,9 +97,11 @@ fuzz: ## Give every decoder, selector, patch, expression and frame bad bytes, FU
 		cargo test --locked -p ironclad-apiserver --test fuzz -- --nocapture
 
 CHAOS_SECONDS ?= 600
-chaos: ## Play the scenarios of the controllers under lags, unlistable kinds and frozen leaders from seeds, CHAOS_SECONDS (600) each
-	@CHAOS_SECONDS=$(CHAOS_SECONDS) CHAOS_SEED=$${CHAOS_SEED:-$$(date +%s)} \
-		cargo test --locked -p ironclad-controller-manager --lib -- sim::tests::seeded --nocapture
+chaos: export CHAOS_SECONDS := $(CHAOS_SECONDS)
+chaos: export CHAOS_SEED ?= $(shell date +%s)
+chaos: ## Play controllers and scheduler under lags, outages and failures from seeds, CHAOS_SECONDS (600) each
+	@cargo test --locked -p ironclad-controller-manager --lib -- sim::tests::seeded --nocapture
+	@cargo test --locked -p ironclad-scheduler --lib -- driver::chaos --nocapture
 
 bench: deps build ## Print one JSON line for each figure
 	@hack/bench.sh $(CACHE) $(TRIPLE)
