@@ -134,7 +134,7 @@ impl Expiration {
         let mut row = json!({
             "name": self.name,
             "expirationDate": self.end.map(|end| end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
-            "residualTime": self.end.map_or(0, |end| end.as_second() - now.as_second()),
+            "residualTime": self.end.map_or(0, |end| end.duration_since(now).as_secs()),
             "externallyManaged": self.external,
             "missing": self.end.is_none(),
         });
@@ -164,7 +164,7 @@ fn moment(end: Timestamp) -> String {
 
 /// The time that is left, in its largest unit: apimachinery's `ShortHumanDuration`.
 fn residual(end: Timestamp, now: Timestamp) -> String {
-    let seconds = end.as_second() - now.as_second();
+    let seconds = end.duration_since(now).as_secs();
     match seconds {
         ..-1 => "<invalid>".to_owned(),
         -1..0 => "0s".to_owned(),
@@ -217,6 +217,12 @@ mod tests {
         ] {
             assert_eq!(residual(at(1_000_000 + seconds), at(1_000_000)), expected, "{seconds}");
         }
+    }
+
+    #[test]
+    fn a_begun_second_is_not_left_any_more() {
+        let now = Timestamp::from_millisecond(1_000_000_200).unwrap();
+        assert_eq!(residual(at(1_000_000 + 31_536_000), now), "364d");
     }
 
     #[test]
