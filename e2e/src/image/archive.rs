@@ -81,6 +81,16 @@ impl Write for Hashed {
     }
 }
 
+/// Name of an image with its registry, as clients complete it: without one it is Docker Hub's, whose images without a
+/// folder are in `library`. containerd does that for the tags of docker archives, and takes an OCI layout's name as it is.
+fn full_name(reference: &str) -> String {
+    match reference.split_once('/') {
+        None => format!("docker.io/library/{reference}"),
+        Some((first, _)) if first == "localhost" || first.contains(['.', ':']) => reference.to_owned(),
+        Some(_) => format!("docker.io/{reference}"),
+    }
+}
+
 fn save(config: &Config, layers: Vec<Blob>, archive: &Path) -> Result<()> {
     let document = serde_json::to_vec(&document(config, &layers))?;
     let described: Vec<Value> = layers.iter().map(|layer| descriptor(LAYER, &layer.digest, layer.size)).collect();
@@ -93,7 +103,7 @@ fn save(config: &Config, layers: Vec<Blob>, archive: &Path) -> Result<()> {
     let mut listed = descriptor(MANIFEST, &digest(&manifest), manifest.len() as u64);
     let tag = config.reference.rsplit_once(':').map_or("latest", |(_, tag)| tag);
     listed["annotations"] =
-        json!({"io.containerd.image.name": config.reference, "org.opencontainers.image.ref.name": tag});
+        json!({"io.containerd.image.name": full_name(&config.reference), "org.opencontainers.image.ref.name": tag});
     listed["platform"] = json!({"architecture": architecture(std::env::consts::ARCH), "os": "linux"});
     let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [listed]});
     let paths: Vec<String> = layers.iter().map(|layer| blob_path(&layer.digest)).collect();
@@ -223,5 +233,18 @@ mod tests {
         assert_eq!(read(&document)["config"]["User"], "65532");
         assert_eq!(read(&document)["rootfs"]["diff_ids"].as_array().map(Vec::len), Some(3));
         fs::remove_dir_all(folder).expect("clean");
+    }
+
+    #[test]
+    fn names_without_a_registry_are_docker_hubs() {
+        for (reference, full) in [
+            ("busybox:1.36", "docker.io/library/busybox:1.36"),
+            ("ironclad/etcd:installed", "docker.io/ironclad/etcd:installed"),
+            ("registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10"),
+            ("localhost/x:1", "localhost/x:1"),
+            ("10.0.0.1:5000/x/y:1", "10.0.0.1:5000/x/y:1"),
+        ] {
+            assert_eq!(full_name(reference), full, "{reference}");
+        }
     }
 }
