@@ -15,7 +15,7 @@ export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
 CLUSTER_BINARY := $(BIN)/cluster
 CLUSTER := $(CLUSTER_BINARY) --run .run
 
-.PHONY: help up status down backup restore load addons chart-images helm build install deb test test-vm test-kubeadm test-helm fuzz chaos bench images dns-image release lint deps
+.PHONY: help up status down backup restore load addons chart-images helm build install deb test test-ha test-vm test-kubeadm test-helm fuzz chaos bench images dns-image release lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -87,6 +87,10 @@ test: deps ## Run every test: unit, integration against etcd, end to end
 
 test-vm: deps build ## Boot a machine with systemd and cgroups v2, install the packages there, and look at its node
 	@hack/machine/test.sh $(CACHE) $(BIN)
+
+test-ha: deps ## Take the parts of a control plane of three away, one after another, while clients read and write
+	@cargo build --workspace --locked --bins --examples
+	@BINARIES=$(CARGO_TARGET_DIR)/debug cargo test --workspace --locked --test ha -- --nocapture
 
 test-kubeadm: deps ## Run upstream's kubeadm with our images: init, join, upgrade, reset
 	@hack/kubeadm.sh $(CACHE)

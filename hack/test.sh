@@ -45,7 +45,5 @@ images=${CACHE:-$HOME/.cache/ironclad}/images
 e2e/images/build.sh "$images" "$bin/cluster"
 # Two minutes of a compiler and modules from the network: without it, the phase about DNS says that it is left out.
 e2e/images/coredns.sh "$images" "$bin/cluster" || echo "SKIPPED: the image of CoreDNS was not built, see above"
-cache=${CACHE:-$HOME/.cache/ironclad}
-e2e/images/module.sh "$cache" helm || echo "SKIPPED: helm was not built, see above"
-e2e/images/addons.sh "$cache" "$bin/cluster" local-path metrics-server || echo "SKIPPED: add-ons were not built, see above"
-BINARIES=$bin cargo test --workspace --locked --test autoscaling --test handover --test cluster --test ha --test helm --test hostile -- --test-threads=1 --nocapture
+# `make test-ha` and `make test-helm` take five minutes each, and builds of Go modules on a new machine.
+BINARIES=$bin cargo test --workspace --locked --test autoscaling --test handover --test cluster --test hostile -- --test-threads=1 --nocapture
