@@ -72,7 +72,7 @@ pub async fn locate(host: &ObjectClient, plan: &mut Plan) -> Result<Option<Vec<I
     Ok(Some(addresses))
 }
 
-/// As [`locate`], and waits for the address.
+/// Locates the address as [`locate`] does, and waits for it.
 ///
 /// # Errors
 /// When there is none in time.

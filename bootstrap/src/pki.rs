@@ -26,7 +26,7 @@ const RENEWAL_FRACTION: u32 = 3;
 /// A certificate authority.
 #[derive(Clone, Debug)]
 pub struct SigningAuthority {
-    /// Its certificate, PEM.
+    /// PEM of the certificate.
     pub certificate: String,
     key: String,
 }
@@ -34,7 +34,7 @@ pub struct SigningAuthority {
 /// A certificate that somebody needs.
 #[derive(Clone, Debug)]
 pub struct LeafRequest {
-    /// Its entries in the data are `STEM.crt` and `STEM.key`.
+    /// Stem of the entries in the data: `STEM.crt` and `STEM.key`.
     pub stem: &'static str,
     /// Subject's common name: the user's, of a client.
     pub common_name: String,

@@ -40,9 +40,9 @@ pub struct Plan {
 /// A Secret as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Its name.
+    /// Name of the Secret.
     pub name: String,
-    /// Its data.
+    /// Data of the Secret.
     pub data: Data,
     /// The certificates in it that were issued now, and why.
     pub issued: Vec<String>,

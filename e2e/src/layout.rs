@@ -60,7 +60,7 @@ pub struct Layout {
 pub struct Network {
     /// The bridge that stands for it.
     pub bridge: &'static str,
-    /// This machine's address there.
+    /// Address of this machine there.
     pub host: &'static str,
 }
 

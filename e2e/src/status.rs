@@ -16,7 +16,7 @@ const TICKS: u64 = 100;
 /// Index of a process's start in `/proc/PID/stat`, counted behind its name.
 const START_TIME: usize = 19;
 
-/// One process of a machine.
+/// Row of the table: a process of a machine.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     machine: String,

@@ -17,7 +17,7 @@ pub enum ControlPlane {
     Processes,
     /// As static pods of a kubelet.
     StaticPods,
-    /// As processes of a machine, several of each: [`ha`].
+    /// Processes of a machine, several of each: [`ha`].
     HighlyAvailable,
 }
 

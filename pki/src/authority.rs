@@ -123,13 +123,13 @@ impl Leaf {
 pub struct Issued {
     /// The certificate.
     pub certificate: String,
-    /// Its key.
+    /// Private key of the certificate.
     pub key: String,
 }
 
 /// A certificate authority.
 pub struct Authority {
-    /// Its certificate.
+    /// PEM of the authority's certificate.
     pub certificate_pem: String,
     file: PathBuf,
     key: Option<PrivateKey>,

@@ -18,9 +18,9 @@ pub const MASTERS: &str = "system:masters";
 
 /// An authority of a cluster.
 pub struct AuthorityRow {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: &'static str,
-    /// Its files below the folder of certificates, without extension.
+    /// Path of the files below the folder of certificates, without extension.
     pub file: &'static str,
     /// Common name of a new one.
     pub common_name: &'static str,
@@ -43,9 +43,9 @@ enum Bearer {
 
 /// A certificate of a control-plane machine.
 pub struct CertificateRow {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: &'static str,
-    /// Its files below the folder of certificates, without extension.
+    /// Path of the files below the folder of certificates, without extension.
     pub file: &'static str,
     /// Name of the authority that signs it.
     pub authority: &'static str,

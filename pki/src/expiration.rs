@@ -19,9 +19,9 @@ const MINIMUM: usize = 10;
 /// A certificate and when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiration {
-    /// Its name.
+    /// Name of the certificate.
     pub name: &'static str,
-    /// Its end; none when it is not there.
+    /// End of the certificate; none when it is not there.
     pub end: Option<Timestamp>,
     /// Name of the authority that signed it; none of an authority.
     pub authority: Option<&'static str>,

@@ -173,7 +173,7 @@ fn sec1(pair: &KeyPair, curve: &[u8]) -> Result<Vec<u8>> {
     ))
 }
 
-/// One element of DER.
+/// Encodes an element of DER.
 fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let bytes = body.len().to_be_bytes();

@@ -110,7 +110,7 @@ pub struct Demand<'a> {
     pub leaf: Leaf,
     /// Kind of its key.
     pub algorithm: Algorithm,
-    /// Its lifetime.
+    /// Lifetime of the certificate.
     pub validity: std::time::Duration,
 }
 

@@ -18,7 +18,7 @@ pub enum Renewal {
     Renewed,
     /// There is no such file.
     Missing,
-    /// Its authority's key is elsewhere.
+    /// The authority's key is elsewhere.
     External,
     /// The kubeconfig names files, which the kubelet renews by itself.
     InFiles,

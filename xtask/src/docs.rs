@@ -6,9 +6,9 @@ use crate::budget::Finding;
 use crate::tree::Tree;
 
 /// First words that make a reader guess what is spoken of.
-const RIDDLES: [&str; 17] = [
+const RIDDLES: [&str; 20] = [
     "What", "Whatever", "Whether", "Who", "Whoever", "Whose", "Whom", "Which", "Where", "When", "Why", "How", "Those",
-    "It", "They", "That", "These",
+    "It", "They", "That", "These", "Its", "Their", "As",
 ];
 
 /// Counts such openings for each crate.

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 /// A package that is built for this machine.
 pub struct Package {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
-    /// Its version.
+    /// Version of the package.
     pub version: String,
     /// The SPDX expression of its licence.
     pub licence: String,

@@ -11,7 +11,7 @@ use crate::lock::{self, Package};
 pub struct Source {
     /// Path below the root of the repository.
     pub path: String,
-    /// Its text.
+    /// Text of the file.
     pub text: String,
 }
 
@@ -36,7 +36,7 @@ impl Source {
     }
 }
 
-/// All that checks look at.
+/// Inputs of all checks.
 #[derive(Default)]
 pub struct Tree {
     /// Rust files, sorted by path.

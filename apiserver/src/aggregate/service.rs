@@ -22,7 +22,7 @@ pub struct ServiceReference {
     pub port: i64,
     /// PEM of who signs for it; the system's authorities when empty.
     pub bundle: Vec<u8>,
-    /// Its certificate is not verified (`insecureSkipTLSVerify`).
+    /// The server's certificate is not verified (`insecureSkipTLSVerify`).
     pub insecure: bool,
 }
 

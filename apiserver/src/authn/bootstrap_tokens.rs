@@ -16,7 +16,7 @@ use crate::api::Reader;
 const GROUP: &str = "system:bootstrappers";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 
-/// How long a token waits for the secrets of a server that has just started.
+/// Time that a token waits for the secrets of a server that has just started.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// The authenticator.

@@ -90,7 +90,7 @@ pub struct Health {
     pub versions: Option<Arc<StorageVersions>>,
     /// Results of the checks.
     pub results: Results,
-    /// This server takes part in coordinated leader election.
+    /// The server takes part in coordinated leader election.
     pub elections: bool,
     /// Encryption at rest, with the services it asks.
     pub encryption: Option<Loaded>,

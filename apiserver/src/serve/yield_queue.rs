@@ -2,7 +2,7 @@
 //! waits for one chunk and not for the lists of somebody who asks for all he can. Flow control bounds how many big
 //! answers there are at a time; this bounds what they do to everybody else on their thread.
 //!
-//! What is short goes first, and what has begun earlier: answers end one after another and give their seats back,
+//! Short answers go first, then those that began earlier: answers end one after another and give their seats back,
 //! instead of all together late. Nobody holds a turn: who is called and does not come delays nobody.
 
 use std::cell::RefCell;

@@ -63,7 +63,7 @@ pub(super) fn is_of(row: &Resource, of: &str) -> bool {
     of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group)
 }
 
-/// One relaxed validation rule.
+/// Relaxed validation rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValidationOption {
     /// HorizontalPodAutoscalers with `minReplicas: 0`.

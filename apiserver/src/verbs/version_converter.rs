@@ -1,6 +1,6 @@
 //! The other versions of a kind that entries of managed fields speak of, and its objects in them.
 //!
-//! Who owns what is worked out in one go, without waiting. Conversions that need a webhook are recorded, asked for
+//! Ownership of fields is computed in one go, without waiting. Conversions that need a webhook are recorded, asked for
 //! afterwards by the pipeline, and the same is worked out once more ([`Conversions`]).
 
 use std::collections::HashMap;

@@ -18,7 +18,7 @@ pub struct Listed {
     pub volume: String,
     /// Its name in `status.volumesAttached` and `status.volumesInUse`.
     pub unique_name: String,
-    /// One node at a time may have the volume.
+    /// The volume can be attached to a single node only.
     pub exclusive: bool,
 }
 

@@ -23,7 +23,7 @@ pub struct Attachable {
     pub driver: String,
     /// The driver's name of the volume.
     pub handle: String,
-    /// One node at a time may have the volume.
+    /// The volume can be attached to a single node only.
     pub exclusive: bool,
     /// PersistentVolume spec of a disk that a pod names itself.
     pub inline: Option<Arc<PersistentVolumeSpec>>,

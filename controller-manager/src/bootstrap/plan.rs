@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(hex, "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8");
     }
 
-    /// As `k8s.io/cluster-bootstrap/token/jws` computes it.
+    /// Signatures of `k8s.io/cluster-bootstrap/token/jws`.
     #[test]
     fn signatures_are_those_that_kubeadm_expects() {
         let want = "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiY2RlZiJ9..1aSmWQ8qI2kvFNOp1y4ORVTgvutw0Y5Y93MxMR3Qf2o";

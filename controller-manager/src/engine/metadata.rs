@@ -142,7 +142,7 @@ struct Shared {
     rediscover: Notify,
     /// Resources that have delivered their first list.
     synced: Mutex<HashSet<(String, String)>>,
-    /// All that the last discovery found has been listed.
+    /// Every resource that the last discovery found has been listed.
     complete: AtomicBool,
     /// Some controller needs the metadata of everything.
     wanted: AtomicBool,

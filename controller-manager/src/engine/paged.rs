@@ -8,7 +8,7 @@ use super::rest::{Rest, RestError};
 /// Objects in one page; what client-go's pager asks for.
 const PAGE: usize = 500;
 
-/// One page of a collection.
+/// Page of a collection.
 #[derive(Debug, Deserialize)]
 #[serde(bound = "T: DeserializeOwned")]
 pub struct Page<T> {

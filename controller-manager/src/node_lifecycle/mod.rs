@@ -162,7 +162,7 @@ impl Watcher {
         Seen { nodes, placed: placed.iter().filter_map(|k| self.pods.get(&k.namespace, &k.name)).collect() }
     }
 
-    /// One look at all nodes. What follows from a status is decided when it is known whether that was written.
+    /// Looks at all nodes once. What follows from a status is decided when it is known whether that was written.
     async fn look(&self, monitor: &mut Monitor) {
         let (seen, began) = (self.see(), clock::instant());
         let (findings, actions) = self.in_world(&seen, |world, moment| monitor.observe(world, moment));

@@ -21,7 +21,7 @@ pub(super) enum Fault {
     Failover,
     /// Watches tell of everything seconds late.
     Lag,
-    /// One kind cannot be listed.
+    /// A kind cannot be listed.
     Unlistable,
     /// The server is away for five minutes.
     Away,

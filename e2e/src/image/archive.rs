@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// Everything that refers to something refers to what is there, with its size and sum.
+    /// Digests and sizes in the documents are those of the entries that they refer to.
     #[test]
     fn an_archive_is_an_oci_layout_and_a_docker_archive() {
         let folder = std::env::temp_dir().join(format!("archive-{}", std::process::id()));

@@ -24,7 +24,7 @@ pub struct Config {
     pub reference: String,
     /// The process that is run when a pod names none.
     pub entrypoint: Vec<String>,
-    /// Its default arguments.
+    /// Default arguments of the image.
     pub command: Vec<String>,
     /// Environment, as `NAME=value`.
     pub environment: Vec<String>,

@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// As `kubeadm config images list` has it.
+    /// Names of `kubeadm config images list`.
     #[test]
     fn images_have_the_names_that_kubeadm_asks_for() {
         let upstream = sources(REGISTRY);

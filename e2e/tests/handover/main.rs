@@ -45,7 +45,7 @@ rules:
 - level: None
 ";
 
-/// One way in which a leader goes.
+/// Ways in which a leader goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// By SIGTERM.
@@ -56,7 +56,7 @@ enum Way {
     Frozen,
     /// By SIGSTOP for less than that.
     Paused,
-    /// Nobody gets an answer for a while.
+    /// The API server answers nobody for a while.
     ServerPaused,
 }
 

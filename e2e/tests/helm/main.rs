@@ -124,7 +124,7 @@ impl Helm {
         run(&self.0.display().to_string(), &[&kubeconfig, arguments].concat(), None)
     }
 
-    /// As [`Helm::run`], for what must succeed; what it prints.
+    /// Runs Helm as [`Helm::run`] does, must succeed, and returns the output.
     pub fn must(&self, cluster: &Cluster, arguments: &[&str]) -> String {
         let said = self.run(cluster, arguments);
         if !said.ok {

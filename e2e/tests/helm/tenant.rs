@@ -51,7 +51,7 @@ impl<'a> Tenant<'a> {
         run("kubectl", &[&[config.as_str()], arguments].concat(), None)
     }
 
-    /// As [`Tenant::try_kubectl`], for what must succeed; what it prints.
+    /// Runs kubectl as [`Tenant::try_kubectl`] does, must succeed, and returns the output.
     pub fn kubectl(&self, line: &str) -> String {
         let said = self.try_kubectl(&line.split_whitespace().collect::<Vec<_>>());
         assert!(said.ok, "kubectl {line} as {}: {}{}", self.name, said.out, said.err);

@@ -181,7 +181,7 @@ impl Lab {
         self.fed(name, command, "")
     }
 
-    /// As [`Lab::on`], with this on the program's standard input.
+    /// Runs a program as [`Lab::on`] does, with this on its standard input.
     pub fn fed(&self, name: &str, command: &[&str], input: &str) -> Said {
         let pid = self.pid(name);
         let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

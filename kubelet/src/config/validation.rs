@@ -25,8 +25,8 @@ const USER_NAMESPACE_UNIT: i64 = 65536;
 /// The release before this one, whose hidden metrics may be asked for.
 const HIDDEN_METRICS: &str = "1.34";
 
-/// Everything that is wrong with a configuration, in upstream's order; `document` is the same as it was written, with
-/// the signs that durations have.
+/// Returns the faults of a configuration, in upstream's order; `document` is the configuration as it was written, with the
+/// signs that durations have. Answers for `ValidateKubeletConfiguration`.
 pub(super) fn problems(
     kubelet: &KubeletConfiguration,
     document: &Value,

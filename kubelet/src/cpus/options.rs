@@ -17,7 +17,7 @@ const BY_CACHE: &str = "prefer-align-cpus-by-uncorecache";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct Options {
-    /// Nobody shares a core with a container that has processors of its own.
+    /// Containers with processors of their own share no core.
     pub(super) whole_cores: bool,
     /// Processors are taken evenly from NUMA nodes where one has not enough.
     pub(super) across_nodes: bool,

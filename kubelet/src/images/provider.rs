@@ -68,7 +68,7 @@ struct Plugin {
     program: PathBuf,
     /// Docker configurations with the time when they end, by what they are for.
     kept: Mutex<HashMap<String, (Instant, Vec<u8>)>>,
-    /// One question at a time: the next may find its answer kept.
+    /// Lock of the questions: a second one may find the first one's answer kept.
     asking: tokio::sync::Mutex<()>,
 }
 

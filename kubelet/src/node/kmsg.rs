@@ -24,7 +24,7 @@ pub struct Killed {
     pub victim: String,
     /// Name of the process.
     pub process: String,
-    /// Its number.
+    /// Number of the process.
     pub pid: i32,
 }
 

@@ -26,7 +26,7 @@ const KILL_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 /// Program that makes cgroups.
 #[derive(Clone)]
 pub enum Driver {
-    /// This kubelet itself, by folders.
+    /// The kubelet itself, by folders.
     Cgroupfs,
     /// systemd, by slices.
     Systemd(Arc<dyn Units>),

@@ -241,7 +241,7 @@ const DISKS: [(&str, &str, OfDisk); 15] = [
     ("container_fs_writes_total", "counter", |m| m.counter(4).map(float)),
 ];
 
-/// Everything as text.
+/// Returns the exposition of all series.
 pub(super) fn text(host: &Host<'_>, rows: &[Row], devices: &BTreeMap<String, String>) -> String {
     let mut out = Families::default();
     let at = Some(host.now);

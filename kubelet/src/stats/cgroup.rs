@@ -69,7 +69,7 @@ impl CgroupReader {
         folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Everything that is known of a cgroup; none where there is no such one.
+    /// Reads all statistics of a cgroup; none where there is no such one.
     pub(super) fn read(&self, path: &str) -> Option<CgroupStats> {
         let folder = self.folder("memory", path);
         let made = folder.metadata().ok()?.modified().ok()?;

@@ -51,7 +51,7 @@ pub struct Interface {
 /// Counters of an interface: bytes, packets, errors and drops received, then sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Its name.
+    /// Name of the interface.
     pub interface: String,
     /// Counters.
     pub counters: [u64; 8],
@@ -77,7 +77,7 @@ fn parse_traffic(text: &str) -> Vec<Traffic> {
 pub struct Mounted {
     /// The device.
     pub device: String,
-    /// Its size.
+    /// Size of the disk.
     pub disk: Disk,
     /// The device's line in `/proc/diskstats` behind the name; empty where it has none.
     pub counters: Vec<u64>,

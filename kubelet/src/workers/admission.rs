@@ -35,7 +35,7 @@ pub struct Measure<'a> {
 /// A resource of which the node has too little for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// Its name.
+    /// Name of the resource.
     pub resource: String,
     /// Amount that the pod requests.
     pub requested: i64,

@@ -56,7 +56,7 @@ pub(super) struct Token<'t> {
 #[derive(Clone, Copy)]
 struct SimpleKey {
     possible: bool,
-    /// Its first token waits for the colon.
+    /// The key's first token waits for the colon.
     awaited: bool,
     /// Only a key is allowed there.
     required: bool,

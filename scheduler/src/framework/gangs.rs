@@ -38,7 +38,7 @@ struct Group {
 /// Progress of the pods of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Census {
-    /// All that are known.
+    /// Number of pods that are known.
     pub all: usize,
     /// Uids of those without a node.
     pub waiting: Vec<Arc<str>>,

@@ -37,7 +37,7 @@ impl Threads {
     /// All on the asking thread.
     pub const ONE: Self = Self { most: 1, worth: WORTH };
 
-    /// As many as the process may use, by its processors and `GOMAXPROCS`, but no more than `parallelism`.
+    /// Threads that the process may use, by its processors and `GOMAXPROCS`, but no more than `parallelism`.
     pub fn up_to(parallelism: usize) -> Self {
         Self { most: shared::run::worker_threads(1).min(parallelism).max(1), worth: WORTH }
     }

@@ -136,7 +136,7 @@ pub struct Device {
     pub unsupported: bool,
     /// Amounts that it takes of its pool's counters.
     pub counters: Counters,
-    /// Its own reach, where the slice leaves that to devices.
+    /// Reach of the device itself, where the slice leaves that to devices.
     pub reach: Option<Reach>,
     /// Conditions for the binding of pods that use it, if it has any.
     pub binding: Option<Box<Binding>>,

@@ -160,7 +160,7 @@ mod tests {
         Arc::new(serde_json::from_value(json!({"metadata": meta, "spec": {"podGroups": groups}})).expect("workload"))
     }
 
-    /// One workload, and pods that were seen.
+    /// Returns listers with one workload, and pods that were seen.
     fn world(pods: &[PodBuilder]) -> Fixed {
         let mut listers = Fixed::default();
         listers.workloads.insert(("default".to_owned(), "w".to_owned()), workload("w"));

@@ -82,7 +82,7 @@ impl Check {
         self.plugin = plugin;
     }
 
-    /// As [`Self::scores`], with the notes that PreFilter leaves.
+    /// Returns scores as [`Self::scores`] does, with the notes that PreFilter leaves.
     pub fn scores_after_filter(&self, pod: &PodInfo, nodes: &[Arc<NodeInfo>]) -> Vec<i64> {
         let snapshot = Snapshot::of(nodes.to_vec());
         let cx = self.context(&snapshot);

@@ -1,6 +1,6 @@
 //! Tokenizer of start tags in HTML, byte by byte; everything else passes unchanged.
 //!
-//! What is read as what is what golang.org/x/net/html reads it as, in its oddities too: text of some elements is no
+//! Tokens are those of golang.org/x/net/html, in its oddities too: text of some elements is no
 //! markup, and a tag that the page ends in is lost.
 
 use super::links::Links;

@@ -49,7 +49,7 @@ pub(super) struct State {
     pub(super) pods: BTreeMap<String, PodBuilder>,
     /// Volume claims by name.
     claims: BTreeMap<String, PersistentVolumeClaim>,
-    /// Everything that has happened; watches read on from where they are.
+    /// Log of all changes; watches read on from where they are.
     pub(super) log: Vec<Change>,
     pub(super) down: bool,
     /// From here on only the server fails now and then.
@@ -191,7 +191,7 @@ impl Cluster {
         });
     }
 
-    /// As the registry does it.
+    /// Binds a pod as the registry does.
     pub(super) fn assign(&self, pod: &PodInfo, to: &str) -> Result<(), ApiError> {
         let mut state = self.state.lock();
         let Some(found) = state.pods.get_mut(&*pod.uid) else { return Err(error(404, "not found")) };

@@ -25,8 +25,8 @@ fn allows(affinity: Option<&VolumeNodeAffinity>, node: &NodeBase) -> bool {
         .is_none_or(|r| r.node_selector_terms.iter().any(|t| NodeTerm::from_api(t).matches(&node.name, &node.labels)))
 }
 
-/// As [`reachable`], of a bound volume: where the node leaves volumes of old to the driver that took over, the driver's
-/// labels count. Answers for upstream's `tryTranslatePVToCSI`.
+/// Reports whether a bound volume is [`reachable`]: where the node leaves in-tree volumes to the driver that took over, the
+/// driver's labels count. Answers for upstream's `tryTranslatePVToCSI`.
 ///
 /// # Errors
 /// A volume of old that cannot be translated.
