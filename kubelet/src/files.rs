@@ -2,6 +2,7 @@
 
 use crate::settings::PRIVATE_FOLDER;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -32,6 +33,18 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     file.write_all(&serde_json::to_vec(value)?)?;
     file.sync_all()?;
     fs::rename(draft, path)
+}
+
+/// Reads a document; none where there is no file.
+///
+/// # Errors
+/// The file cannot be read, or is no such document.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Visits everything below a folder but the folder itself; `visit` tells whether to look into one. What cannot be read is left
@@ -65,8 +78,12 @@ mod tests {
         for number in [1, 2] {
             write_json(&path, &number).expect("written");
             assert_eq!(fs::read_to_string(&path).expect("read"), number.to_string());
+            assert_eq!(read_json(&path), Ok(Some(number)));
         }
         assert!(!draft(&path).exists());
         write_json(&folder.join("none/document"), &1).expect_err("no folder");
+        assert_eq!(read_json::<u32>(&folder.join("none/document")), Ok(None));
+        read_json::<String>(&path).expect_err("a number");
+        read_json::<u32>(&folder).expect_err("a folder");
     }
 }

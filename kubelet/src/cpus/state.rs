@@ -5,7 +5,6 @@ use crate::files;
 use serde::{Deserialize, Serialize};
 use shared::fnv::Fnv32;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -92,12 +91,7 @@ impl State {
     /// # Errors
     /// It is damaged, or another policy's.
     pub(super) fn read(file: &Path, policy: &str) -> Result<Option<Self>, String> {
-        let bytes = match fs::read(file) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.to_string()),
-        };
-        let checkpoint: Checkpoint = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let Some(checkpoint) = files::read_json::<Checkpoint>(file)? else { return Ok(None) };
         let known = &checkpoint.policy_name;
         if known != policy {
             return Err(format!("configured policy {policy:?} differs from state checkpoint policy {known:?}"));
@@ -118,6 +112,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn owner(container: &str) -> Owner {
         ("u".to_owned(), container.to_owned())

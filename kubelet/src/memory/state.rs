@@ -4,7 +4,6 @@ use crate::files;
 use serde::{Deserialize, Deserializer, Serialize};
 use shared::fnv::Fnv32;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -144,12 +143,7 @@ impl State {
     /// # Errors
     /// It is damaged, or another policy's; upstream's texts.
     pub(super) fn read(file: &Path, policy: &str) -> Result<Option<Self>, String> {
-        let bytes = match fs::read(file) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.to_string()),
-        };
-        let checkpoint: MemoryCheckpoint = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let Some(checkpoint) = files::read_json::<MemoryCheckpoint>(file)? else { return Ok(None) };
         if checkpoint.checksum != checkpoint.checksum() {
             return Err("checkpoint is corrupted".to_owned());
         }
@@ -170,6 +164,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     /// Written by upstream's `MarshalCheckpoint`.
     const NONE: &str = r#"{"policyName":"None","machineState":{},"checksum":4236770233}"#;

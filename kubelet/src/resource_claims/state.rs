@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -278,12 +277,7 @@ impl State {
     /// # Errors
     /// It is damaged, or of a later version.
     pub(super) fn read(file: &Path) -> Result<Self, String> {
-        let bytes = match fs::read(file) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(error.to_string()),
-        };
-        let checkpoint: Checkpoint = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let Some(checkpoint) = files::read_json::<Checkpoint>(file)? else { return Ok(Self::default()) };
         if crc32fast::hash(checkpoint.data.as_bytes()) != checkpoint.checksum {
             return Err("checkpoint is corrupted".to_owned());
         }
@@ -297,6 +291,7 @@ impl State {
 pub(super) mod tests {
     use super::*;
     use serde_json::{Value, json};
+    use std::fs;
 
     /// A claim of two drivers, reserved for the pod `u`.
     pub(in crate::resource_claims) fn claim(change: Value) -> ResourceClaim {
