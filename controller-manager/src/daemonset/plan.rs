@@ -38,7 +38,7 @@ pub struct Snapshot {
     pub pods: Vec<Arc<Pod>>,
     /// Its template history, sorted.
     pub revisions: Vec<Arc<ControllerRevision>>,
-    /// Earlier writes have been seen; if not only the status is looked after.
+    /// Earlier writes have been seen; otherwise only the status is updated.
     pub settled: bool,
     /// Nodes whose failed pod was replaced so often that the next replacement has to wait.
     pub held: HashSet<String>,

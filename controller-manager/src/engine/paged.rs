@@ -42,6 +42,7 @@ impl<T> Page<T> {
 /// The way through a collection.
 pub struct Pages<'a> {
     rest: &'a Rest,
+    /// Path of the collection, which may have a query.
     path: &'a str,
     accept: &'static str,
     /// End of the next query; nothing after the last page.
@@ -61,7 +62,8 @@ impl<'a> Pages<'a> {
     /// The server's refusal, also of a page of a version that it has forgotten.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<Page<T>>, RestError> {
         let Some(next) = self.next.take() else { return Ok(None) };
-        let page: Page<T> = self.rest.get_as(&format!("{}?limit={PAGE}{next}", self.path), self.accept).await?;
+        let mark = if self.path.contains('?') { '&' } else { '?' };
+        let page: Page<T> = self.rest.get_as(&format!("{}{mark}limit={PAGE}{next}", self.path), self.accept).await?;
         let more = page.metadata.next.as_deref().filter(|token| !token.is_empty());
         self.next = more.map(|token| format!("&continue={token}"));
         // Reading a page takes a while: others have a turn in between.

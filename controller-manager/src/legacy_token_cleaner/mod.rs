@@ -22,15 +22,16 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::object::{self, Key};
+use crate::engine::paged::Pages;
 use crate::engine::registry::Started;
-use crate::engine::rest::{Rest, RestError};
+use crate::engine::rest::{JSON, Rest, RestError};
 
 const NAME: &str = "legacy-service-account-token-cleaner";
 const EVERY: Duration = Duration::from_hours(24);
 /// Config map in which the API server notes since when it tracks the use of tokens.
 const TRACKING: &str = "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking";
-const TOKENS: &str = "/api/v1/secrets?fieldSelector=type%3Dkubernetes.io%2Fservice-account-token&limit=500";
-const PODS: &str = "/api/v1/pods?limit=500";
+const TOKENS: &str = "/api/v1/secrets?fieldSelector=type%3Dkubernetes.io%2Fservice-account-token";
+const PODS: &str = "/api/v1/pods";
 
 struct Cleaner {
     /// Reads; the role of the controller has only the writes.
@@ -92,20 +93,13 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Every object of a list, page by page.
+    /// Hands over every object of a list.
     async fn each(&self, path: &str, mut take: impl FnMut(Value)) -> Result<(), RestError> {
-        let mut next = String::new();
-        loop {
-            let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-            let mut page = self.reads.get(&format!("{path}{more}")).await?;
-            if let Some(items) = page["items"].as_array_mut() {
-                std::mem::take(items).into_iter().for_each(&mut take);
-            }
-            next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
-            if next.is_empty() {
-                return Ok(());
-            }
+        let mut pages = Pages::of(&self.reads, path, JSON);
+        while let Some(page) = pages.next().await? {
+            page.items.into_iter().for_each(&mut take);
         }
+        Ok(())
     }
 
     fn verdict(&self, secret: &Secret, mounted: bool, now: Timestamp) -> Verdict {

@@ -166,23 +166,11 @@ impl Watcher {
     async fn look(&self, monitor: &mut Monitor) {
         let (seen, began) = (self.see(), clock::instant());
         let (findings, actions) = self.in_world(&seen, |world, moment| monitor.observe(world, moment));
-        let share = self.took(began, seen.nodes.len(), actions.len());
+        let share = took(began, seen.nodes.len(), actions.len());
         let outcomes = self.write(monitor, actions, share).await;
         let actions = self.in_world(&seen, |world, moment| monitor.follow(world, &findings, &outcomes, moment));
         report(monitor, &seen.nodes, &actions);
         self.write(monitor, actions, 0.0).await;
-    }
-
-    /// Counts how long it took to decide; what that is for each node, in seconds.
-    #[allow(clippy::unused_self, reason = "beside what is counted of writes")]
-    fn took(&self, began: Instant, nodes: usize, written: usize) -> f64 {
-        let took = clock::instant().saturating_duration_since(began).as_secs_f64();
-        metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took);
-        let share = took / metrics::float(nodes.max(1));
-        for _ in written..nodes {
-            metrics::observe(ONE, &[], share);
-        }
-        share
     }
 
     /// Carries actions out, some nodes at a time; what became of statuses that were not written.
@@ -295,6 +283,17 @@ fn is_node(about: &ObjectReference) -> bool {
 /// The outcome for a node that is marked as silent already.
 fn unknown() -> Outcome {
     Outcome::Reported(Some("Unknown".to_owned()))
+}
+
+/// Counts how long it took to decide; what that is for each node, in seconds.
+fn took(began: Instant, nodes: usize, written: usize) -> f64 {
+    let took = clock::instant().saturating_duration_since(began).as_secs_f64();
+    metrics::observe("node_collector_update_all_nodes_health_duration_seconds", &[], took);
+    let share = took / metrics::float(nodes.max(1));
+    for _ in written..nodes {
+        metrics::observe(ONE, &[], share);
+    }
+    share
 }
 
 /// Records the states of the zones.

@@ -24,13 +24,13 @@ use crate::engine::discovery::{Served, discover};
 use crate::engine::executor::Executor;
 use crate::engine::metadata;
 use crate::engine::object::{self, Key};
+use crate::engine::paged::Pages;
 use crate::engine::registry::Started;
 use crate::engine::rest::{BRIEF_LIST, RestError};
 use crate::engine::worker::{self, Synced};
 
 const NAME: &str = "storage-version-migrator-controller";
 const WORKERS: usize = 5;
-const PAGE: usize = 500;
 /// A namespace that nobody can have: a list of what is in it says how new it is, and nothing else.
 const NOWHERE: &str = "@fake:svm_ns!";
 /// Time that a resource to be migrated may take until it is served.
@@ -150,21 +150,15 @@ impl Migrator {
     }
 
     async fn migrate(&self, served: &Served, version: &str) -> Result<(), Stop> {
-        let mut next = String::new();
-        loop {
-            let more = if next.is_empty() { String::new() } else { format!("&continue={next}") };
-            let page =
-                self.executor.rest.get_as(&format!("{}?limit={PAGE}{more}", served.path(None)), BRIEF_LIST).await;
-            // The objects of a kind that is not served any more cannot be reached.
-            let page: Value = page.map_err(|e| Stop::of(e, RestError::missing))?;
-            for item in page["items"].as_array().into_iter().flatten() {
+        let path = served.path(None);
+        let mut pages = Pages::of(&self.executor.rest, &path, BRIEF_LIST);
+        // The objects of a kind that is not served any more cannot be reached.
+        while let Some(page) = pages.next::<Value>().await.map_err(|e| Stop::of(e, RestError::missing))? {
+            for item in page.items {
                 self.touch(served, &item["metadata"], version).await?;
             }
-            next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
-            if next.is_empty() {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     async fn touch(&self, served: &Served, meta: &Value, version: &str) -> Result<(), Stop> {

@@ -226,7 +226,7 @@ impl Api for KubeApi {
                 return fail(format!("failed to get node {node:?}: node {node:?} not found"));
             };
             let csi = self.csi_nodes.get("", &node.base.name);
-            let place = Place { node: &node.base, csi: csi.as_deref() };
+            let place = Place { node: &node.base, csi: csi.as_ref() };
             let mut waiting = None;
             for awaited in claims {
                 match self.progress(pod, awaited, place) {

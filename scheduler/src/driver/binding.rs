@@ -3,6 +3,8 @@
 //! In: the claim, its volume, the node that was chosen for it. Out: bound, not yet, or why it never will be. Answers for
 //! `checkBindings` of upstream's volume binder. Never: a request.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSINode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -44,12 +46,12 @@ fn fully_bound(claim: &PersistentVolumeClaim) -> Progress {
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) node: &'a NodeBase,
-    pub(super) csi: Option<&'a CSINode>,
+    pub(super) csi: Option<&'a Arc<CSINode>>,
 }
 
 fn unreachable(volume: &PersistentVolume, place: Place<'_>) -> Option<Progress> {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
-    match reachable_through(volume, place.node, place.csi) {
+    match reachable_through(volume, place.node, || place.csi.cloned()) {
         Ok(true) => None,
         Ok(false) => Some(Progress::Failed(format!(
             "pv {name:?} node affinity doesn't match node {:?}: no matching NodeSelectorTerms",

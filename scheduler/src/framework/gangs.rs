@@ -48,6 +48,12 @@ pub struct Census {
     pub assigned: usize,
 }
 
+impl Group {
+    fn len(&self) -> usize {
+        self.waiting.len() + self.assumed.len() + self.assigned.len()
+    }
+}
+
 fn key(pod: &PodInfo) -> Option<Key> {
     Some((Arc::clone(&pod.namespace), pod.group.clone()?))
 }
@@ -85,9 +91,9 @@ impl Gangs {
         }
     }
 
-    /// A node was chosen for a pod.
-    pub fn assume(&self, pod: &PodInfo) {
-        self.shift(pod, |group| (&mut group.waiting, &mut group.assumed));
+    /// Takes note that a node was chosen for a pod. Reports whether its group is known.
+    pub fn assume(&self, pod: &PodInfo) -> bool {
+        self.shift(pod, |group| (&mut group.waiting, &mut group.assumed))
     }
 
     /// The pod does not get that node after all.
@@ -95,15 +101,25 @@ impl Gangs {
         self.shift(pod, |group| (&mut group.assumed, &mut group.waiting));
     }
 
-    fn shift(&self, pod: &PodInfo, sets: impl FnOnce(&mut Group) -> (&mut HashSet<Arc<str>>, &mut HashSet<Arc<str>>)) {
-        let Some(key) = key(pod) else { return };
+    fn shift(
+        &self,
+        pod: &PodInfo,
+        sets: impl FnOnce(&mut Group) -> (&mut HashSet<Arc<str>>, &mut HashSet<Arc<str>>),
+    ) -> bool {
+        let Some(key) = key(pod) else { return false };
         let mut groups = self.0.lock();
-        let Some(group) = groups.get_mut(&key) else { return };
+        let Some(group) = groups.get_mut(&key) else { return false };
         let (from, to) = sets(group);
         // It may be gone, or on its node, by now.
         if let Some(uid) = from.take(&pod.uid) {
             to.insert(uid);
         }
+        true
+    }
+
+    /// Number of pods that are known of the pod's group; `None` when no such group is known.
+    pub fn count(&self, pod: &PodInfo) -> Option<usize> {
+        self.0.lock().get(&key(pod)?).map(Group::len)
     }
 
     /// Progress of the pods of the pod's group; `None` when no such group is known.
@@ -111,7 +127,7 @@ impl Gangs {
         let groups = self.0.lock();
         let group = groups.get(&key(pod)?)?;
         Some(Census {
-            all: group.waiting.len() + group.assumed.len() + group.assigned.len(),
+            all: group.len(),
             waiting: group.waiting.iter().cloned().collect(),
             assumed: group.assumed.iter().cloned().collect(),
             assigned: group.assigned.len(),

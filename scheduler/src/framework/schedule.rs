@@ -159,11 +159,11 @@ impl Profile {
             found.reserve(wanted.min(all.len()));
             let start = cursor.start % all.len();
             let order = cx.snapshot.order();
-            let (mut looked, mut left) = (0, all.len());
-            while left > 0 && found.len() < wanted {
+            let mut looked = 0;
+            while looked < all.len() && found.len() < wanted {
                 // So many are looked at in any case; where few fit, several threads may well look at more.
                 let ahead = if self.threads.is_one() { 0 } else { looked };
-                let block = (wanted - found.len()).max(ahead).min(left);
+                let block = (wanted - found.len()).max(ahead).min(all.len() - looked);
                 let slots: Vec<usize> = (looked..looked + block).map(|i| order[(start + i) % all.len()]).collect();
                 let said = self.threads.map(&slots, |&at| self.filter_node(cx, state, &filters, pod, &all[at]));
                 for (at, status) in slots.into_iter().zip(said) {
@@ -173,7 +173,6 @@ impl Profile {
                         break;
                     }
                 }
-                left = all.len() - looked;
             }
             cursor.start = (start + looked) % all.len();
             Ok(found)

@@ -59,9 +59,9 @@ impl PreEnqueue for GangScheduling {
         };
         let Some(policy) = policy(&workload, group) else { return Status::unresolvable(no_group(group)) };
         let Some(quorum) = quorum(policy) else { return Status::SUCCESS };
-        match listers.gangs().census(pod) {
+        match listers.gangs().count(pod) {
             None => unknown(),
-            Some(census) if census.all < quorum => {
+            Some(count) if count < quorum => {
                 Status::unresolvable("waiting for minCount pods from a gang to appear in scheduling queue")
             }
             Some(_) => Status::SUCCESS,
@@ -75,10 +75,9 @@ impl Reserve for GangScheduling {
             return Status::SUCCESS;
         }
         let gangs = cx.listers.gangs();
-        if gangs.census(pod).is_none() {
+        if !gangs.assume(pod) {
             return unknown();
         }
-        gangs.assume(pod);
         state.put(Counted(Arc::clone(gangs)));
         Status::SUCCESS
     }

@@ -61,13 +61,6 @@ fn pick<H: Clone>(lanes: &mut Vec<Lane<H>>, open: impl FnOnce() -> H) -> (H, Arc
     (lanes[at].http.clone(), lanes[at].token.clone())
 }
 
-fn same(one: Option<&Arc<CertifiedKey>>, other: Option<&Arc<CertifiedKey>>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-        (one, other) => one.is_none() && other.is_none(),
-    }
-}
-
 /// The lanes there are. Those of a client certificate that has been replaced take nothing more.
 struct Lanes<H> {
     open: Vec<Lane<H>>,
@@ -78,7 +71,7 @@ impl<H: Clone> Lanes<H> {
     fn pick(&mut self, open: impl FnOnce() -> H) -> (H, Arc<()>) {
         if let Some((files, seen)) = &mut self.pair {
             let now = files.current();
-            if !same(now.as_ref(), seen.as_ref()) {
+            if now.as_ref().map(Arc::as_ptr) != seen.as_ref().map(Arc::as_ptr) {
                 tracing::info!("Certificate rotation detected, using new connections");
                 *seen = now;
                 self.open.clear();

@@ -35,8 +35,6 @@ const MOVED: [(&str, &str); 7] = [
 ];
 /// Placeholder for an unknown zone of a disk.
 const UNSPECIFIED: &str = "UNSPECIFIED";
-/// In the order in which they count.
-const ZONES: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"];
 const ONE_WRITER: &str = "ReadWriteOnce";
 const READERS: &str = "ReadOnlyMany";
 const WRITERS: &str = "ReadWriteMany";
@@ -355,7 +353,7 @@ fn gce(place: &str, name: &str) -> String {
 /// The zone of a disk; one that is in several belongs to their region.
 fn place(volume: &PersistentVolume) -> Result<String, Untranslatable> {
     let labels = volume.metadata.labels.as_ref();
-    let zones = ZONES.iter().find_map(|key| labels?.get(*key).filter(|zone| !zone.is_empty()));
+    let zones = PLACES.iter().rev().find_map(|(zone, _)| labels?.get(*zone).filter(|names| !names.is_empty()));
     let Some(zones) = zones else { return Ok(format!("zones/{UNSPECIFIED}")) };
     if !zones.contains("__") {
         return Ok(format!("zones/{zones}"));

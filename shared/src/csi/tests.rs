@@ -59,7 +59,7 @@ fn volumes() {
 
 #[test]
 fn places_of_disks() {
-    let (old, new) = (ZONES[0], ZONES[1]);
+    let [(new, _), (old, _)] = PLACES;
     for (labels, want) in [
         (json!({new: "us-central1-a"}), Ok("zones/us-central1-a")),
         (json!({new: "us-central1-a", old: "us-central1-b"}), Ok("zones/us-central1-b")),

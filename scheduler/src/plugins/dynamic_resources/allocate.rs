@@ -16,9 +16,7 @@ use super::claims::full_name;
 use super::request::{Amount, MAX_RESULTS, Request, Want, Wanted};
 use super::selectors::{Failed, Selectors};
 use crate::framework::ledger::InUse;
-use crate::model::devices::{
-    Amounts, Counters, Device, DeviceId, Fault, Pool, Reach, Slice, add_counters, take_counters,
-};
+use crate::model::devices::{Amounts, Counters, Device, DeviceId, Fault, Pool, Slice, add_counters, take_counters};
 use crate::model::{Inventory, NodeBase};
 
 /// The clock is looked at once in so many steps.
@@ -103,8 +101,7 @@ struct Search<'a> {
     portions: HashMap<&'a DeviceId, Amounts>,
     /// Amounts of counters that this search has taken, by pool.
     spent: HashMap<usize, Counters>,
-    /// Numbers of devices that the node does not reach, of slices that it does.
-    elsewhere: HashSet<usize>,
+    node: &'a NodeBase,
     shares: Vec<Share<'a>>,
     constraints: Vec<Vec<Values<'a>>>,
     deadline: Option<Instant>,
@@ -118,18 +115,12 @@ struct Search<'a> {
 pub(super) fn allocate<'a>(
     setup: &'a Setup,
     selectors: &'a Selectors,
-    node: &NodeBase,
+    node: &'a NodeBase,
     deadline: Option<Instant>,
 ) -> Result<Option<Vec<Share<'a>>>, Stop> {
-    let pools = setup.inventory.pools(node);
-    let apart = pools.iter().flat_map(|pool| &pool.slices).filter(|slice| slice.reach == Reach::PerDevice);
-    let hidden = |slice: &&'a Slice| {
-        let slice: &'a Slice = slice;
-        slice.devices.iter().filter(|device| !slice.device_covers(device, node)).map(|device| device.number)
-    };
     let mut search = Search {
-        elsewhere: apart.flat_map(hidden).collect(),
-        pools,
+        node,
+        pools: setup.inventory.pools(node),
         spent: HashMap::new(),
         all: HashMap::new(),
         taken: HashMap::new(),
@@ -215,7 +206,7 @@ impl<'a> Search<'a> {
 
     /// Reports whether a device matches the class and the request.
     fn selectable(&self, wanted: &Wanted, want: &Want, slice: &Slice, device: &Device) -> Result<bool, Stop> {
-        if device.unsupported || self.elsewhere.contains(&device.number) {
+        if device.unsupported || !slice.device_covers(device, self.node) {
             return Ok(false);
         }
         let class = want.class.metadata.name.as_deref().unwrap_or_default();

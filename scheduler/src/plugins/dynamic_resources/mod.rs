@@ -91,10 +91,9 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
 #[derive(Clone)]
 struct Notes {
     claims: Vec<Arc<ResourceClaim>>,
-    /// The nodes of each claim that is allocated, if it is limited to some.
+    /// The nodes of each claim that is allocated, if it is limited to some; to none when its devices failed, or did not get
+    /// ready in time.
     limits: Vec<Option<Vec<NodeTerm>>>,
-    /// Positions of claims whose devices failed, or did not get ready in time.
-    stuck: Vec<usize>,
     /// For the claims that are not allocated.
     setup: Option<Arc<Setup>>,
     ledger: Arc<Ledger>,
@@ -115,9 +114,8 @@ impl Notes {
     /// Positions of claims that are allocated where the node cannot reach them.
     fn elsewhere<'a>(&'a self, node: &'a NodeBase) -> impl Iterator<Item = usize> + 'a {
         let fits = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(&node.name, &node.labels));
-        let elsewhere = move |(i, limit): &(usize, &Option<Vec<NodeTerm>>)| {
-            limit.as_ref().is_some_and(|terms| !fits(terms)) || self.stuck.contains(i)
-        };
+        let elsewhere =
+            move |(_, limit): &(usize, &Option<Vec<NodeTerm>>)| limit.as_ref().is_some_and(|terms| !fits(terms));
         self.limits.iter().enumerate().filter(elsewhere).map(|(i, _)| i)
     }
 }
@@ -144,10 +142,14 @@ impl PreFilter for DynamicResources {
         let ledger = Arc::clone(cx.listers.ledger());
         let mut limits = Vec::new();
         let mut wanted = Vec::new();
+        let is_stuck = |claim| self.features.bindings && conditions::is_stuck(claim, self.binding_timeout, cx.now);
         for claim in &claims {
             let allocation = claims::allocation(claim);
             let terms = allocation.and_then(|a| a.node_selector.as_ref()).map(|s| &s.node_selector_terms);
-            limits.push(terms.map(|t| t.iter().map(NodeTerm::from_api).collect()));
+            limits.push(match is_stuck(claim) {
+                true => Some(Vec::new()),
+                false => terms.map(|t| t.iter().map(NodeTerm::from_api).collect()),
+            });
             if allocation.is_some() {
                 continue;
             }
@@ -169,12 +171,7 @@ impl PreFilter for DynamicResources {
                 left: Mutex::default(),
             })
         });
-        let is_stuck = |claim: &ResourceClaim| conditions::is_stuck(claim, self.binding_timeout, cx.now);
-        let stuck = match self.features.bindings {
-            true => (0..claims.len()).filter(|at| is_stuck(&claims[*at])).collect(),
-            false => Vec::new(),
-        };
-        state.put(Notes { claims, limits, stuck, setup, ledger, later: Arc::default() });
+        state.put(Notes { claims, limits, setup, ledger, later: Arc::default() });
         Ok(PreFiltered::All)
     }
 }

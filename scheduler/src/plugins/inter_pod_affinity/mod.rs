@@ -146,10 +146,12 @@ fn node_helps(pod: &PodInfo, old: Option<&NodeBase>, new: &NodeBase) -> bool {
     if pod.affinity.is_empty() && pod.anti_affinity.is_empty() {
         return old.labels != new.labels;
     }
-    let domain = |node: &NodeBase, term: &AffinityTerm| node.labels.get(&term.topology_key).cloned();
-    let joins = |t: &AffinityTerm| domain(new, t).is_some() && domain(new, t) != domain(old, t);
-    let leaves = |t: &AffinityTerm| domain(old, t).is_some() && domain(new, t) != domain(old, t);
-    pod.affinity.iter().any(joins) || pod.anti_affinity.iter().any(leaves)
+    // A domain that the node has here and not there.
+    let differs = |t: &AffinityTerm, here: &NodeBase, there: &NodeBase| {
+        let domain = here.labels.get(&t.topology_key);
+        domain.is_some() && domain != there.labels.get(&t.topology_key)
+    };
+    pod.affinity.iter().any(|t| differs(t, new, old)) || pod.anti_affinity.iter().any(|t| differs(t, old, new))
 }
 
 #[cfg(test)]

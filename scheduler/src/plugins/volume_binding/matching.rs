@@ -33,10 +33,10 @@ fn allows(affinity: Option<&VolumeNodeAffinity>, node: &NodeBase) -> bool {
 pub(crate) fn reachable_through(
     volume: &PersistentVolume,
     node: &NodeBase,
-    csi_node: Option<&CSINode>,
+    csi_node: impl FnOnce() -> Option<Arc<CSINode>>,
 ) -> Result<bool, String> {
     let old = volume.spec.as_ref().and_then(csi::plugin).filter(|plugin| !UNMOVED.contains(plugin));
-    if !old.is_some_and(|plugin| csi_node.is_some_and(|csi_node| csi::moved_on(csi_node, plugin))) {
+    if !old.is_some_and(|plugin| csi_node().is_some_and(|csi_node| csi::moved_on(&csi_node, plugin))) {
         return Ok(reachable(volume, node));
     }
     let affinity = csi::node_affinity(volume).map_err(|error| format!("could not translate pv: {error}"))?;

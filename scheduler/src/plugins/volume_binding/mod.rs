@@ -230,12 +230,8 @@ fn plan(cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
 
 /// Reports whether a node reaches all volumes that are bound already.
 fn bound_reachable(cx: Context<'_>, bound: &[Arc<PersistentVolume>], node: &NodeBase) -> Result<bool, String> {
-    if bound.is_empty() {
-        return Ok(true);
-    }
-    let csi_node = cx.listers.csi_node(&node.name);
     for volume in bound {
-        if !matching::reachable_through(volume, node, csi_node.as_deref())? {
+        if !matching::reachable_through(volume, node, || cx.listers.csi_node(&node.name))? {
             return Ok(false);
         }
     }
