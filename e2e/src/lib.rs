@@ -30,4 +30,5 @@ pub mod release;
 pub mod shell;
 pub mod status;
 pub mod supervisor;
+pub mod testing;
 pub mod up;

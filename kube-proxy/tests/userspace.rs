@@ -2,13 +2,6 @@
 
 #![allow(clippy::panic)]
 
-#[path = "traffic/cases.rs"]
-#[allow(dead_code)]
-mod cases;
-#[path = "traffic/network.rs"]
-#[allow(dead_code)]
-mod network;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,9 +12,9 @@ use kube_proxy::backend::Options;
 use kube_proxy::mode::Mode;
 use kube_proxy::plan::{Delta, Desired, Family, NodeFacts};
 use kube_proxy::settings::{from_flags, parse};
-use network::Space;
 use serde_json::json;
 use shared::flags::{FeatureGates, FlagSet};
+use testkit::network::Space;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -8,13 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use collector::{Collector, Span};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-
-#[allow(dead_code)]
-#[path = "../../apiserver/tests/harness/collector.rs"]
-mod collector;
+use testkit::collector::{Collector, Span};
 
 const IMAGE: &str = "ironclad.test/busybox:1";
 const PATIENCE: Duration = Duration::from_secs(30);

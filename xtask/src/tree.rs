@@ -24,9 +24,11 @@ impl Source {
     /// Reports whether the file is part of a library or binary, and not a test, an example or a build script.
     pub fn is_production(&self) -> bool {
         let name = self.path.rsplit('/').next().unwrap_or_default();
-        let tests =
-            self.path.split('/').any(|part| matches!(part, "tests" | "examples" | "benches" | "testing" | "sim"));
-        !tests && name != "build.rs" && name != "tests.rs" && !name.ends_with("_tests.rs")
+        let tests = self
+            .path
+            .split('/')
+            .any(|part| matches!(part, "tests" | "examples" | "benches" | "testing" | "sim" | "testkit"));
+        !tests && !matches!(name, "build.rs" | "tests.rs" | "testing.rs") && !name.ends_with("_tests.rs")
     }
 
     /// Returns the lines before the first inline test module.

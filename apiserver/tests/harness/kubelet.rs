@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use super::pki::Pki;
+use super::Pki;
 
 /// Lives as long as the test's runtime.
 pub struct Kubelet {

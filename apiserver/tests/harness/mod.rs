@@ -1,17 +1,11 @@
 //! A real etcd and an apiserver in this process, on free ports of the loopback, with certificates of their own.
 #![allow(dead_code)] // Each test binary uses its part of it.
 
-mod client;
-mod collector;
 mod egress;
 mod extension;
 mod extension_schemas;
-pub mod histories;
 mod kms;
 mod kubelet;
-mod pki;
-mod remote;
-mod webhook;
 
 use std::net::TcpListener;
 use std::ops::Deref;
@@ -24,11 +18,15 @@ use std::time::{Duration, Instant};
 
 use shared::flags::FlagSet;
 use shared::run::Shutdown;
+#[allow(unused_imports, reason = "each test binary uses its part of it")]
+pub use testkit::{
+    client::{Answer, Client},
+    collector::Collector,
+    pki::{Identity, Pki},
+    remote::Remote,
+    webhook::Webhook,
+};
 
-#[allow(unused_imports)]
-pub use client::{Answer, Client};
-#[allow(unused_imports)]
-pub use collector::Collector;
 #[allow(unused_imports)]
 pub use egress::{CLOSED, Proxy, Speaks};
 #[allow(unused_imports)]
@@ -37,12 +35,6 @@ pub use extension::{Extension, GROUP as EXTENSION};
 pub use kms::Kms;
 #[allow(unused_imports)]
 pub use kubelet::{Kubelet, head};
-#[allow(unused_imports)]
-pub use pki::{Identity, Pki};
-#[allow(unused_imports)]
-pub use remote::Remote;
-#[allow(unused_imports)]
-pub use webhook::Webhook;
 
 /// A port that nobody has, and that no connection is given as its own: whoever asks for a server that does not listen
 /// yet would else be connected to himself now and then, and hold its port.

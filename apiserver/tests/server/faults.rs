@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Cluster, Identity, etcd_is_missing, histories};
+use testkit::histories;
+
+use crate::harness::{Client, Cluster, Identity, etcd_is_missing};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// Until a server that has its etcd again serves writes.

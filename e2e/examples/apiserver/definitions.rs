@@ -6,9 +6,9 @@ use anyhow::bail;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::client::{Client, JSON};
-use crate::figure;
-use crate::world::World;
+use testkit::figures::figure;
+use testkit::http2::{Client, JSON};
+use testkit::world::World;
 
 /// Definitions that share a group.
 const PER_GROUP: usize = 20;

@@ -16,9 +16,9 @@ use futures::future::join_all;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
-use crate::client::{Client, JSON};
-use crate::figure;
-use crate::world::World;
+use testkit::figures::figure;
+use testkit::http2::{Client, JSON};
+use testkit::world::World;
 
 /// Connections of the tenant that floods, and its requests at the same time on each.
 const CONNECTIONS: usize = 8;

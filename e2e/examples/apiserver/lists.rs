@@ -6,9 +6,9 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
 
-use crate::client::{JSON, PROTOBUF, TABLE};
-use crate::world::World;
-use crate::{figure, median};
+use testkit::figures::{figure, median};
+use testkit::http2::{JSON, PROTOBUF, TABLE};
+use testkit::world::World;
 
 const ALL: &str = "/api/v1/pods";
 const ROUNDS: usize = 5;
@@ -112,7 +112,7 @@ pub async fn all(world: &World, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn pages(client: &mut crate::client::Client, count: usize) -> anyhow::Result<()> {
+async fn pages(client: &mut testkit::http2::Client, count: usize) -> anyhow::Result<()> {
     let (mut token, mut pages) = (String::new(), 0);
     loop {
         let path = format!("{ALL}?limit=500&resourceVersion=&continue={token}");

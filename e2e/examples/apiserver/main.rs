@@ -5,35 +5,15 @@
 //! `watches`, `slow`, `flood`, `idle`, `definitions`, `more` (all by default). etcd keeps its data in memory, or below the
 //! folder that the environment calls `DATA`, where every write waits for the disk.
 
-#[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code)]
-mod pki;
-
-mod client;
 mod definitions;
 mod flood;
 mod lists;
 mod memory;
 mod objects;
-mod pods;
-mod process;
 mod watches;
-mod world;
 
-use serde_json::json;
-
-use world::World;
-
-/// Prints one figure.
-pub fn figure(name: &str, value: f64, unit: &str, limit: Option<f64>) {
-    println!("{}", json!({"name": name, "value": (value * 1000.0).round() / 1000.0, "unit": unit, "limit": limit}));
-}
-
-/// The middle one.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
+use testkit::figures::figure;
+use testkit::world::World;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> anyhow::Result<()> {

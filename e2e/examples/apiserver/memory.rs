@@ -7,9 +7,10 @@ use anyhow::{Context as _, ensure};
 use futures::future::try_join_all;
 use proto::{protobuf, schema};
 
-use crate::client::{JSON, PROTOBUF};
-use crate::world::World;
-use crate::{figure, pods};
+use testkit::figures::figure;
+use testkit::http2::{JSON, PROTOBUF};
+use testkit::pods;
+use testkit::world::World;
 
 /// Writers to etcd at the same time.
 const WRITERS: usize = 16;

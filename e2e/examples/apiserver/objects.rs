@@ -6,9 +6,10 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use serde_json::json;
 
-use crate::client::{JSON, PROTOBUF, side_by_side};
-use crate::world::World;
-use crate::{figure, pods};
+use testkit::figures::figure;
+use testkit::http2::{JSON, PROTOBUF, side_by_side};
+use testkit::pods;
+use testkit::world::World;
 
 /// Requests at the same time, over this many connections.
 const AT_ONCE: usize = 32;
@@ -19,7 +20,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Runs `count` requests, [`AT_ONCE`] at a time; seconds it took and milliseconds of the server's CPU for each.
 async fn run<F, Fut>(world: &World, count: usize, request: F) -> anyhow::Result<(f64, f64)>
 where
-    F: Fn(crate::client::Client, usize) -> Fut,
+    F: Fn(testkit::http2::Client, usize) -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
     let clients = try_join_all((0..CONNECTIONS).map(|_| world.client())).await?;

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::client::{JSON, PROTOBUF, Watch};
-use crate::figure;
-use crate::world::World;
+use testkit::figures::figure;
+use testkit::http2::{JSON, PROTOBUF, Watch};
+use testkit::world::World;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 

@@ -2,10 +2,11 @@
 
 use serde_json::json;
 
-use crate::cluster::{count, create_all, namespace, post, wait_for};
-use crate::manager::Manager;
-use crate::world::World;
-use crate::{figure, number};
+use crate::number;
+use testkit::figures::figure;
+use testkit::manager::Manager;
+use testkit::objects::{count, create_all, namespace, post, wait_for};
+use testkit::world::World;
 
 const DEPENDENTS: usize = 10_000;
 const MAPS: &str = "/api/v1/namespaces/bench/configmaps";

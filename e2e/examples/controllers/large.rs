@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::cluster::{pod_spec, post, running_pod, store, uid, wait_for};
-use crate::manager::Manager;
-use crate::world::World;
-use crate::{figure, number};
+use crate::number;
+use testkit::figures::figure;
+use testkit::manager::Manager;
+use testkit::objects::{pod_spec, post, running_pod, store, uid, wait_for};
+use testkit::world::World;
 
 const NODES: usize = 5000;
 const PODS: usize = 50_000;

@@ -4,36 +4,11 @@
 //! binaries (ours or upstream's: both take the same flags) for each part. PART: `replicas`, `garbage`, `large`,
 //! `services`, `tables` (all by default). Large clusters are written to etcd as a server would have written them.
 
-#[path = "../apiserver/client.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod client;
-mod cluster;
 mod garbage;
 mod large;
-mod manager;
-#[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code, reason = "shared with the tests of the server")]
-mod pki;
-#[path = "../apiserver/process.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod process;
 mod replicas;
 mod services;
 mod tables;
-#[path = "../apiserver/world.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod world;
-
-use serde_json::json;
-
-/// Prints one figure.
-pub fn figure(name: &str, value: f64, unit: &str, limit: Option<f64>) {
-    let value = (value * 1000.0).round() / 1000.0;
-    println!(
-        "{}",
-        json!({"name": format!("kube-controller-manager: {name}"), "value": value, "unit": unit, "limit": limit})
-    );
-}
 
 /// A count as a number to divide by.
 #[allow(clippy::cast_precision_loss, reason = "small counts")]

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::cluster::{create_all, namespace, patch, pod_spec, post, wait_for};
-use crate::manager::Manager;
-use crate::world::World;
-use crate::{figure, number};
+use crate::number;
+use testkit::figures::figure;
+use testkit::http2::Client;
+use testkit::manager::Manager;
+use testkit::objects::{create_all, namespace, patch, pod_spec, post, wait_for};
+use testkit::world::World;
 
 const REPLICAS: usize = 1000;
 const IDLE: Duration = Duration::from_secs(60);

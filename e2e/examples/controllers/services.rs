@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::cluster::{patch, post, running_pod, store, uid, wait_for};
-use crate::manager::Manager;
-use crate::world::World;
-use crate::{figure, number};
+use crate::number;
+use testkit::figures::figure;
+use testkit::http2::Client;
+use testkit::manager::Manager;
+use testkit::objects::{patch, post, running_pod, store, uid, wait_for};
+use testkit::world::World;
 
 const SERVICES: usize = 10_000;
 const PODS: usize = 100_000;

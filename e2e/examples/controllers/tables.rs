@@ -3,11 +3,12 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::cluster::{count, patch, pod_spec, post, running_pod, store, uid, wait_for};
-use crate::manager::Manager;
-use crate::world::World;
-use crate::{figure, number};
+use crate::number;
+use testkit::figures::figure;
+use testkit::http2::Client;
+use testkit::manager::Manager;
+use testkit::objects::{count, patch, pod_spec, post, running_pod, store, uid, wait_for};
+use testkit::world::World;
 
 /// An event may cost so many times as much where there is ten times as much.
 const RATIO: f64 = 2.0;
@@ -65,7 +66,7 @@ async fn measure(server: &str, binary: &str, row: Row, size: usize, events: usiz
     let mut client = world.client().await?;
     let mut manager = Manager::start_with(&world, binary, &["--v=2"])?;
     // A process that has not come to its work yet is at rest, too.
-    crate::cluster::namespace(&mut client, "marker").await?;
+    testkit::objects::namespace(&mut client, "marker").await?;
     manager.at_rest().await?;
     let rss = manager.rss_mb();
     // The server closes connections on which nothing is asked for long.
@@ -121,7 +122,7 @@ async fn happen(client: &mut Client, row: Row, size: usize, events: usize) -> an
         }
         Row::Namespaces => {
             for n in (size..).take(events) {
-                crate::cluster::namespace(client, &format!("space-{n}")).await?;
+                testkit::objects::namespace(client, &format!("space-{n}")).await?;
             }
         }
         Row::Replicas => {
@@ -145,7 +146,7 @@ async fn happen(client: &mut Client, row: Row, size: usize, events: usize) -> an
 }
 
 async fn get(client: &mut Client, path: &str) -> anyhow::Result<Value> {
-    Ok(serde_json::from_slice(&client.get(path, crate::client::JSON).await?)?)
+    Ok(serde_json::from_slice(&client.get(path, testkit::http2::JSON).await?)?)
 }
 
 async fn pods_of(client: &mut Client, selector: &str) -> anyhow::Result<Vec<Value>> {

@@ -6,21 +6,13 @@
 //! Every acknowledged write must then be seen exactly once, watches must be without gaps, duplicates and disorder, and
 //! lists must be states that were. Prints what cannot have happened, and fails if there is anything.
 
-#[path = "../../../apiserver/tests/harness/client.rs"]
-#[allow(dead_code, clippy::panic, reason = "shared with the tests of the server")]
-mod client;
-#[path = "../../../apiserver/tests/harness/histories/mod.rs"]
-mod histories;
-#[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code, reason = "shared with the tests of the server")]
-mod pki;
 mod world;
 
 use std::time::{Duration, Instant};
 
-use client::Client;
-use histories::{Dice, check};
-use pki::Identity;
+use testkit::client::Client;
+use testkit::histories::{self, Dice, check};
+use testkit::pki::Identity;
 use world::World;
 
 /// Servers on the etcd.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
-use crate::pki::{Identity, Pki};
+use testkit::client::Client;
+use testkit::pki::{Identity, Pki};
 
 /// See the module. Everything ends with it.
 pub struct World {

@@ -7,8 +7,8 @@ use futures::future::try_join_all;
 use proto::{protobuf, schema};
 use serde_json::{Value, json};
 
-use crate::client::{Client, JSON, PROTOBUF, side_by_side};
-use crate::world::World;
+use testkit::http2::{Client, JSON, PROTOBUF, side_by_side};
+use testkit::world::World;
 
 /// Nodes of the cluster.
 pub const NODES: usize = 5_000;

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use proto::schema;
 use serde_json::{Value, json};
 
-use crate::client::{JSON, side_by_side};
 use crate::cluster::{self, NODES, PODS};
-use crate::figure;
 use crate::scheduler::Scheduler;
 use crate::watch::Pods;
-use crate::world::World;
+use testkit::figures::figure;
+use testkit::http2::{JSON, side_by_side};
+use testkit::world::World;
 
 /// Pods on nodes.
 const COUNT: usize = 150_000;

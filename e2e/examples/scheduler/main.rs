@@ -4,30 +4,11 @@
 //! `cargo run --release -p ironclad-e2e --example scheduler -- APISERVER SCHEDULER [PART…]` starts an etcd and both
 //! binaries (ours or upstream's: they take the same flags). PART: `rate`, `large` (all by default).
 
-#[path = "../apiserver/client.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod client;
-#[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code, reason = "shared with the tests of the server")]
-mod pki;
-#[path = "../apiserver/process.rs"]
-mod process;
-#[path = "../apiserver/world.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod world;
-
 mod cluster;
 mod large;
 mod rate;
 mod scheduler;
 mod watch;
-
-use serde_json::json;
-
-/// Prints one figure.
-pub fn figure(name: &str, value: f64, unit: &str, limit: Option<f64>) {
-    println!("{}", json!({"name": name, "value": (value * 1000.0).round() / 1000.0, "unit": unit, "limit": limit}));
-}
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> anyhow::Result<()> {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::client::JSON;
 use crate::cluster::{self, NODES, PODS};
-use crate::figure;
 use crate::scheduler::{Scheduler, quantile_ms};
 use crate::watch::Pods;
-use crate::world::World;
+use testkit::figures::figure;
+use testkit::http2::JSON;
+use testkit::world::World;
 
 /// Pods of each measurement.
 const COUNT: usize = 5_000;

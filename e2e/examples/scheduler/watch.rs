@@ -7,15 +7,15 @@ use anyhow::bail;
 use bytes::{Buf as _, Bytes, BytesMut};
 use proto::protobuf::{self, fields};
 
-use crate::client::PROTOBUF;
-use crate::world::World;
+use testkit::http2::PROTOBUF;
+use testkit::world::World;
 
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A watch of all pods from now on.
 pub struct Pods {
-    frames: crate::client::Watch,
+    frames: testkit::http2::Watch,
     buffer: BytesMut,
     added: HashMap<String, Instant>,
     /// Name, when it was seen, and when it was seen to be bound.

@@ -3,25 +3,7 @@
 
 #![allow(clippy::panic, clippy::expect_used)] // a test panics to say what is wrong
 
-#[path = "../../examples/apiserver/client.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod client;
-#[path = "../../examples/controllers/cluster.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the controllers")]
-mod cluster;
-#[path = "../../examples/controllers/manager.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the controllers")]
-mod manager;
 mod metrics;
-#[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code, reason = "shared with the tests of the server")]
-mod pki;
-#[path = "../../examples/apiserver/process.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod process;
-#[path = "../../examples/apiserver/world.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod world;
 
 use std::time::{Duration, Instant};
 
@@ -29,11 +11,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use client::Client;
-use cluster::{patch, post};
-use manager::Manager;
 use metrics::{Measured, Metrics};
-use world::World;
+use testkit::http2::Client;
+use testkit::manager::Manager;
+use testkit::objects::{patch, post};
+use testkit::world::World;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/web";

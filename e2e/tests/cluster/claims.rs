@@ -1,6 +1,6 @@
 //! Dynamic resources: the scheduler allocates a device to a claim, and a real driver beside the kubelet prepares it.
 
-use crate::cluster::{Cluster, is_ready, text};
+use e2e::testing::{Cluster, is_ready, text};
 
 const DRIVER: &str = "zero.test.ironclad";
 const NODE: &str = "node-1";

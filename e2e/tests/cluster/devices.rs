@@ -1,6 +1,6 @@
 //! Devices of a plugin: a real one, beside the kubelet.
 
-use crate::cluster::{Cluster, text};
+use e2e::testing::{Cluster, text};
 
 const RESOURCE: &str = "vendor.test/zero";
 const NODE: &str = "node-1";

@@ -1,6 +1,6 @@
 //! Cluster DNS as pods see it: names of services and pods, and what each policy writes into `/etc/resolv.conf`.
 
-use crate::cluster::{Cluster, text};
+use e2e::testing::{Cluster, text};
 
 const NAMESPACE: &str = "dns";
 const SERVICE_ADDRESS: &str = e2e::layout::DNS_SERVICE;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, text};
+use e2e::testing::{Cluster, text};
 
 const OBJECTS: &str = r#"
 apiVersion: v1

@@ -1,7 +1,7 @@
 //! Failures of processes and nodes, and the cluster's recovery from each.
 
-use crate::cluster::{Cluster, is_ready, text};
 use crate::two_tier;
+use e2e::testing::{Cluster, is_ready, text};
 
 /// `kill -9` of a container's process: restarted, counted, and the reason is told.
 pub fn a_killed_process_is_restarted(cluster: &Cluster) {

@@ -1,23 +1,12 @@
 //! A service mesh in small: a webhook puts a sidecar into pods of the namespaces that ask for it, and they run.
 
-#[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code, reason = "shared with the tests of the server")]
-mod pki;
-#[path = "../../../apiserver/tests/harness/remote.rs"]
-#[allow(dead_code, reason = "shared with the tests of the server")]
-mod remote;
-#[path = "../../../apiserver/tests/harness/webhook.rs"]
-#[allow(dead_code, reason = "shared with the tests of the server")]
-mod webhook;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
-use pki::Pki;
-use remote::Remote;
-use webhook::Webhook;
+use e2e::testing::Cluster;
+use testkit::pki::Pki;
+use testkit::webhook::Webhook;
 
 const POD: &str = r#"
 apiVersion: v1

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, text};
+use e2e::testing::{Cluster, text};
 
 /// The node that joined with a token.
 const NODE: &str = "node-2";

@@ -1,6 +1,6 @@
 //! The verbs of the stock kubectl, and that they print what people expect.
 
-use crate::cluster::{Cluster, text};
+use e2e::testing::{Cluster, text};
 
 const WEB: &str = r#"
 apiVersion: v1

@@ -4,7 +4,6 @@
 #![allow(clippy::panic)] // a test panics to say what is wrong
 
 mod claims;
-mod cluster;
 mod devices;
 mod dns;
 mod dual_stack;
@@ -20,7 +19,7 @@ mod storage;
 mod streams;
 mod two_tier;
 
-use cluster::Cluster;
+use e2e::testing::Cluster;
 
 #[test]
 fn a_real_cluster_stands() {

@@ -1,6 +1,6 @@
 //! Metrics that a kubelet serves of its own work.
 
-use crate::cluster::Cluster;
+use e2e::testing::Cluster;
 
 const NODE: &str = "node-1";
 const PAGE: &str = "get --raw /api/v1/nodes/node-1/proxy/metrics";

@@ -1,7 +1,7 @@
 //! Behaviour that only a node shows: resources that change while containers run, volumes that pods claim, runtime
 //! classes.
 
-use crate::cluster::Cluster;
+use e2e::testing::Cluster;
 
 const PODS: &str = r#"
 apiVersion: node.k8s.io/v1

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use e2e::testing::Cluster;
 
 const NODE: &str = "node-1";
 const STATE: &str = "/var/lib/kubelet/cpu_manager_state";

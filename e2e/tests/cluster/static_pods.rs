@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::cluster::{Cluster, is_ready, text};
+use e2e::testing::{Cluster, is_ready, text};
 
 /// Not what `make up` takes by itself.
 pub const SERVICES: &str = "169.169.0.0/16";

@@ -1,6 +1,6 @@
 //! Volumes of a CSI driver: a real one, beside the kubelet, whose calls are looked at.
 
-use crate::cluster::{Cluster, OnNode, text};
+use e2e::testing::{Cluster, OnNode, text};
 
 const DRIVER: &str = "folders.test.ironclad";
 const NODE: &str = "node-1";
@@ -130,7 +130,7 @@ fn until_ready(cluster: &Cluster, pod: &str) {
     cluster.until(&format!("{pod} is ready"), 90, || {
         attach(cluster);
         let found = cluster.json(&format!("get pod {pod}"));
-        if crate::cluster::is_ready(&found) { Ok(()) } else { Err(found["status"].to_string()) }
+        if e2e::testing::is_ready(&found) { Ok(()) } else { Err(found["status"].to_string()) }
     });
 }
 

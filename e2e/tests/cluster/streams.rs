@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::cluster::{Cluster, run};
+use e2e::testing::{Cluster, run};
 
 /// All of them, on the pod `shell` and the config map `applied` of the earlier phases.
 pub fn stay_open(cluster: &Cluster) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::cluster::{Cluster, is_ready, text};
+use e2e::testing::{Cluster, is_ready, text};
 
 const NODES: [&str; 2] = ["10.89.0.11", "10.89.0.12"];
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cluster::Cluster;
 use crate::{MACHINE, kill, signal};
+use e2e::testing::Cluster;
 
 /// The longest that nobody leads after a leader's death: the lease's 15 s from when the other one saw it renewed, which looks
 /// every 2 to 4.4 s, as client-go does, before and after.
@@ -62,7 +62,7 @@ fn leads(cluster: &Cluster, process: &str) -> bool {
     let at: usize = at.parse().expect("a number");
     let port = if component == "kube-scheduler" { 10259 } else { 10257 };
     let url = format!("https://{}:{port}/metrics", e2e::ha::SERVERS[at - 1]);
-    let said = crate::cluster::run(
+    let said = e2e::testing::run(
         "curl",
         &[
             "-ks",
@@ -97,7 +97,7 @@ fn wait_for_candidates(cluster: &Cluster, component: &str) {
     cluster.until(&format!("two of {component}"), 30, || {
         let healthy = e2e::ha::SERVERS[..2].iter().all(|address| {
             let url = format!("https://{address}:{port}/healthz");
-            crate::cluster::run("curl", &["-ksf", "--noproxy", "*", "--max-time", "5", &url], None).ok
+            e2e::testing::run("curl", &["-ksf", "--noproxy", "*", "--max-time", "5", &url], None).ok
         });
         if healthy { Ok(()) } else { Err("one is not healthy".to_owned()) }
     });

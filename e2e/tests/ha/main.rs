@@ -3,16 +3,13 @@
 
 #![allow(clippy::panic)] // a test panics to say what is wrong
 
-#[path = "../cluster/cluster.rs"]
-#[allow(dead_code, reason = "shared with the tests of the cluster")]
-mod cluster;
 mod leaders;
 mod restored;
 mod traffic;
 
 use std::time::Duration;
 
-use cluster::Cluster;
+use e2e::testing::Cluster;
 use traffic::{Tally, Traffic};
 
 const MACHINE: &str = "control-plane";
@@ -110,5 +107,5 @@ pub fn kill(cluster: &Cluster, process: &str) {
 }
 
 pub fn signal(signal: &str, pid: &str) {
-    assert!(cluster::run("kill", &[signal, pid], None).ok, "kill {signal} {pid}");
+    assert!(e2e::testing::run("kill", &[signal, pid], None).ok, "kill {signal} {pid}");
 }

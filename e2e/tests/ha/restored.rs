@@ -1,6 +1,6 @@
 //! A backup, changes after it, and the way back: whoever watched at a revision that is no more lists anew.
 
-use crate::cluster::Cluster;
+use e2e::testing::Cluster;
 
 const DEPLOYMENT: &str = r#"
 apiVersion: apps/v1

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::cluster::Cluster;
+use e2e::testing::Cluster;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// Readers of one object, readers of all, and writers.

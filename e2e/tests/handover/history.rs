@@ -8,7 +8,7 @@ use proto::protobuf;
 use serde_json::Value;
 
 use crate::workload::{OF_ROUND, REPLICAS, SURGE, of_round};
-use crate::world::World;
+use testkit::world::World;
 
 /// After this long without another event a history has been read.
 const SILENCE: Duration = Duration::from_secs(2);

@@ -7,34 +7,19 @@
 
 #![allow(clippy::panic, clippy::expect_used)] // a test panics to say what is wrong
 
-#[path = "../../examples/apiserver/client.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod client;
-#[path = "../../examples/controllers/cluster.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the controllers")]
-mod cluster;
 mod history;
 mod managers;
-#[path = "../../../apiserver/tests/harness/pki.rs"]
-#[allow(dead_code, reason = "shared with the tests of the server")]
-mod pki;
-#[path = "../../examples/apiserver/process.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod process;
 mod workload;
-#[path = "../../examples/apiserver/world.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the server")]
-mod world;
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use client::Client;
-use cluster::post;
 use managers::{LEASE, Managers};
+use testkit::http2::Client;
+use testkit::objects::post;
+use testkit::world::World;
 use workload::{Dice, Workload};
-use world::World;
 
 const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::pki::Identity;
-use crate::process::Process;
-use crate::world::World;
+use testkit::pki::Identity;
+use testkit::process::Process;
+use testkit::world::World;
 
 /// Duration of a lease, and the other times of the election.
 pub const LEASE: Duration = Duration::from_secs(3);

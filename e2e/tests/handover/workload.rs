@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, JSON};
-use crate::cluster::{patch, post};
-use crate::world::World;
+use testkit::http2::{Client, JSON};
+use testkit::objects::{patch, post};
+use testkit::world::World;
 
 /// Replicas of the Deployment, and pods that may be beyond.
 pub const REPLICAS: usize = 20;

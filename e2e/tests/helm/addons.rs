@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cluster::Cluster;
+use e2e::testing::Cluster;
 
 /// Applies the add-on if its image was built, and waits for it; says so if not.
 fn install(cluster: &Cluster, addon: &str, deployment: &str) -> bool {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use e2e::{image, shell, up};
 
-use crate::cluster::Cluster;
+use e2e::testing::Cluster;
 
 const PROGRAMS: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "control-plane-bootstrap"];
 const VERSION: &str = "v1.35.4";

@@ -3,8 +3,8 @@
 use e2e::layout::{Layout, Node};
 use e2e::{down, image, network, node};
 
-use crate::cluster::{Cluster, run};
 use crate::tenant::Tenant;
+use e2e::testing::{Cluster, run};
 
 /// The tenant's node, taken away when it is dropped.
 pub struct Joined {

@@ -5,15 +5,13 @@
 
 mod addons;
 #[allow(dead_code)] // the phases of the other clusters ask for more
-#[path = "../cluster/cluster.rs"]
-mod cluster;
 mod images;
 mod joining;
 mod tenant;
 
 use std::path::PathBuf;
 
-use cluster::{Cluster, Said, run};
+use e2e::testing::{Cluster, Said, run};
 use tenant::Tenant;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/charts/control-plane");

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Said, run, text};
 use crate::{CHART, Helm};
+use e2e::testing::{Cluster, Said, run, text};
 
 const NAMESPACE: &str = "tenants";
 

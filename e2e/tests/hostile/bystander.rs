@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::{Arena, THEIRS};
-use crate::cluster::run;
+use e2e::testing::run;
 
 const NODE_PORT: u16 = 30_080;
 /// Seconds that a rollout may take, from the change to an answer of the new pod through the Service.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, run, text};
+use e2e::testing::{Cluster, run, text};
 
 /// The namespace of the attacker.
 pub const MINE: &str = "mallory";

@@ -7,9 +7,6 @@
 mod attacks;
 mod bystander;
 mod client;
-#[path = "../cluster/cluster.rs"]
-#[allow(dead_code, reason = "shared with the tests of the cluster")]
-mod cluster;
 mod vitals;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,7 +15,7 @@ use std::time::Instant;
 use attacks::Attack;
 use bystander::Bystander;
 use client::Arena;
-use cluster::Cluster;
+use e2e::testing::Cluster;
 use vitals::Vitals;
 
 #[test]

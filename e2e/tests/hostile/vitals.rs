@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::cluster::Cluster;
+use e2e::testing::Cluster;
 
 const COMPONENTS: [(&str, &str); 5] = [
     ("control-plane", "kube-apiserver"),

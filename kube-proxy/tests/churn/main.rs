@@ -4,13 +4,7 @@
 
 #![allow(clippy::panic)]
 
-#[path = "../traffic/cases.rs"]
-#[allow(dead_code)]
-mod cases;
 mod dump;
-#[path = "../traffic/network.rs"]
-#[allow(dead_code)]
-mod network;
 mod probe;
 mod random;
 
@@ -25,9 +19,9 @@ use kube_proxy::plan::{Delta, Desired, Family, NodeFacts};
 use kube_proxy::settings::{from_flags, parse};
 use shared::flags::{FeatureGates, FlagSet};
 
-use network::Space;
 use probe::{Disturbance, Probe};
 use random::Random;
+use testkit::network::Space;
 
 /// Services whose objects change.
 const SERVICES: u32 = 12;

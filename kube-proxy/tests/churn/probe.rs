@@ -11,7 +11,7 @@ use kube_proxy::plan::Family;
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
 
-use crate::network::Space;
+use testkit::network::Space;
 
 /// Name of the service.
 pub const NAME: &str = "steady";

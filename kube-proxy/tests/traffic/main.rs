@@ -3,8 +3,6 @@
 
 #![allow(clippy::panic)]
 
-mod cases;
-mod network;
 mod services;
 
 use std::collections::BTreeSet;
@@ -19,9 +17,9 @@ use kube_proxy::settings::{from_flags, parse};
 use shared::flags::{FeatureGates, FlagSet};
 use tokio::runtime::Runtime;
 
-use cases::{CASES, Case, Client, Expect, To, Via};
-use network::{Network, Outcome, Space, ask, balancer};
 use services::{Addresses, desired};
+use testkit::connections::{CASES, Case, Client, Expect, To, Via};
+use testkit::network::{Network, Outcome, Space, ask, balancer};
 
 /// Connections of a case that may end at several servers: that one of three is never chosen happens once in 30,000 times.
 const TRIES: usize = 26;
@@ -89,7 +87,7 @@ impl Suite<'_> {
         let (address, port) = match to {
             To::Cluster(n, port) => (self.addresses.cluster(n), port),
             To::External(n, port) => (self.addresses.external(n), port),
-            To::Balancer => (balancer(self.addresses.v4).to_owned(), network::PORT),
+            To::Balancer => (balancer(self.addresses.v4).to_owned(), testkit::network::PORT),
             To::NodePort(port) => (self.addresses.lan("1"), port),
             To::Loopback(port) => (if self.addresses.v4 { "127.0.0.1" } else { "::1" }.to_owned(), port),
         };
@@ -160,7 +158,7 @@ impl Suite<'_> {
             "userspace" => 'u',
             _ => 'v',
         };
-        let has_sctp = network::has_sctp();
+        let has_sctp = testkit::network::has_sctp();
         if !has_sctp {
             eprintln!("skipped: cases of SCTP: the kernel has none");
         }

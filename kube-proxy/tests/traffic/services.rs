@@ -7,7 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube_proxy::plan::{Delta, Desired, Family, NodeFacts};
 use serde_json::{Value, json};
 
-use crate::network::{FAMILIES, PORT, Prefixes, balancer};
+use testkit::network::{FAMILIES, PORT, Prefixes, balancer};
 
 /// Name of the node.
 pub const NODE: &str = "node";

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Attack, attack, expect};
 use crate::client::{Answer, Arena, MINE, THEIR_SECRET, THEIRS, mine, of_group, pod};
-use crate::cluster::text;
+use e2e::testing::text;
 
 pub fn all() -> Vec<Attack> {
     vec![

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::client::Client;
+use crate::http2::Client;
 use crate::pki::{Identity, Pki};
 use crate::process::Process;
 
@@ -22,7 +22,6 @@ pub struct World {
     port: u16,
     pki: Arc<Pki>,
     /// Milliseconds from its start until the server was ready, and of its CPU until then.
-    #[allow(dead_code, reason = "one of two benchmarks is about the server")]
     pub start: (f64, f64),
 }
 
@@ -76,7 +75,6 @@ impl World {
     }
 
     /// With what it takes to pass requests on to other servers.
-    #[allow(dead_code, reason = "one test has another server")]
     pub async fn start_behind_a_proxy(binary: &str) -> anyhow::Result<Self> {
         let flags = |dir: &Path, pki: &Pki| {
             let (certificate, key) = pki.pair(&Identity::Alice).context("alice has a certificate")?;
@@ -151,7 +149,6 @@ impl World {
     }
 
     /// The certificates.
-    #[allow(dead_code, reason = "one test has another server")]
     pub fn pki(&self) -> &Pki {
         &self.pki
     }
@@ -162,19 +159,16 @@ impl World {
     }
 
     /// Requests a path of another program on this machine as the administrator, and returns the body.
-    #[allow(dead_code, reason = "not every benchmark starts another program")]
     pub async fn text_of(&self, port: u16, path: &str) -> anyhow::Result<String> {
-        crate::client::text_of(port, &self.pki, path).await
+        crate::http2::text_of(port, &self.pki, path).await
     }
 
     /// The administrator's kubeconfig, as a file.
-    #[allow(dead_code, reason = "one of two benchmarks starts another component")]
     pub fn kubeconfig(&self) -> anyhow::Result<PathBuf> {
         self.kubeconfig_of("admin", &Identity::Admin)
     }
 
     /// The kubeconfig of somebody with a certificate, as a file under a name.
-    #[allow(dead_code, reason = "one of two benchmarks starts another component")]
     pub fn kubeconfig_of(&self, name: &str, identity: &Identity) -> anyhow::Result<PathBuf> {
         let (certificate, key) = self.pki.pair(identity).context("an identity with a certificate")?;
         let path = |end: &str| self.dir.join(format!("{name}.{end}"));
@@ -191,13 +185,11 @@ impl World {
     }
 
     /// The server as a process.
-    #[allow(dead_code, reason = "not every server is hurt")]
     pub fn server(&self) -> &Process {
         &self.server
     }
 
     /// A connection of its own, as nobody.
-    #[allow(dead_code, reason = "one of two benchmarks has tenants")]
     pub async fn anonymous(&self) -> anyhow::Result<Client> {
         self.door()().await
     }
@@ -219,7 +211,6 @@ impl World {
     }
 
     /// CPU time that etcd has used.
-    #[allow(dead_code, reason = "not every benchmark asks")]
     pub fn etcd_cpu(&self) -> Duration {
         self.etcd.cpu()
     }
@@ -230,7 +221,6 @@ impl World {
     }
 
     /// Folder for files of other programs.
-    #[allow(dead_code, reason = "not every benchmark starts another program")]
     pub fn dir(&self) -> &Path {
         &self.dir
     }

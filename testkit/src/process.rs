@@ -16,7 +16,6 @@ impl Process {
     }
 
     /// Sends a signal by its name, as `STOP`; it is an error that it has ended.
-    #[allow(dead_code, reason = "not every program that is measured is hurt")]
     pub fn signal(&self, name: &str) -> anyhow::Result<()> {
         let sent = Command::new("kill").args([format!("-{name}"), self.0.id().to_string()]).status()?;
         anyhow::ensure!(sent.success(), "SIG{name} was not sent");
@@ -24,7 +23,6 @@ impl Process {
     }
 
     /// Reports whether it has ended by itself.
-    #[allow(dead_code, reason = "not every program that is measured is hurt")]
     pub fn has_ended(&mut self) -> bool {
         self.0.try_wait().is_ok_and(|ended| ended.is_some())
     }

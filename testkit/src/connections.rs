@@ -37,7 +37,7 @@ use self::To::{Balancer, Cluster, External, Loopback, NodePort};
 pub enum Expect {
     /// Each of these servers answers now and then, and sees the client's own address.
     Kept(&'static str),
-    /// As [`Self::Kept`], but an address of the node is seen.
+    /// Like [`Self::Kept`], but an address of the node is seen.
     Masqueraded(&'static str),
     /// Each of these servers answers now and then, whatever they see.
     Some(&'static str),

@@ -2,15 +2,12 @@
 //! line each, in nanoseconds of CPU time per byte read, so that others on the machine do not count. Arguments are parts
 //! of the names of benchmarks (all by default).
 
-#[path = "../../e2e/examples/apiserver/pods.rs"]
-#[allow(dead_code, reason = "one pod is enough")]
-mod pods;
-
 use std::hint::black_box;
 
 use anyhow::Context as _;
 use proto::json::{self, Strictness};
 use proto::{protobuf, schema};
+use testkit::pods;
 
 const ROUNDS: u32 = 20_000;
 

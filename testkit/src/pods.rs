@@ -55,12 +55,12 @@ pub fn pod(number: usize) -> Value {
     })
 }
 
-/// Its name.
+/// Returns the name of the pod with this number.
 pub fn name(number: usize) -> String {
     format!("web-{:05}-{:08x}", number, number.wrapping_mul(2_654_435_761) & 0xffff_ffff)
 }
 
-/// As a client that speaks protobuf sends it.
+/// Encodes the pod with this number as a protobuf client sends it.
 pub fn encoded(number: usize) -> anyhow::Result<Bytes> {
     let schema = schema::kind("", "v1", "Pod").ok_or_else(|| anyhow::anyhow!("no schema of pods"))?;
     Ok(Bytes::from(protobuf::encode_envelope(schema, &pod(number))))

@@ -87,7 +87,6 @@ fn tls(pki: &Pki, identity: &Identity) -> anyhow::Result<rustls::ClientConfig> {
 }
 
 /// Requests a path as the administrator from a server that need not speak HTTP/2, and returns the body.
-#[allow(dead_code, reason = "not every benchmark starts another program")]
 pub async fn text_of(port: u16, pki: &Pki, path: &str) -> anyhow::Result<String> {
     let mut config = tls(pki, &Identity::Admin)?;
     config.alpn_protocols.clear();

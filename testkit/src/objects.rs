@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proto::{protobuf, schema};
 use serde_json::{Value, json};
 
-use crate::client::{Client, JSON, side_by_side};
+use crate::http2::{Client, JSON, side_by_side};
 use crate::world::World;
 
 /// Requests at the same time.

@@ -1,4 +1,6 @@
-//! The cluster under test, driven as a user would: by the `cluster` program, kubectl and curl.
+//! A cluster under test, driven as a user would: by the `cluster` program, kubectl and curl.
+
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -103,12 +105,12 @@ impl Cluster {
     }
 
     /// Layout of the cluster's files.
-    pub fn layout(&self) -> e2e::layout::Layout {
-        e2e::layout::Layout {
+    pub fn layout(&self) -> crate::layout::Layout {
+        crate::layout::Layout {
             root: self.run.clone(),
             binaries: self.binaries.clone(),
             dual_stack: false,
-            network: e2e::layout::Network::default(),
+            network: crate::layout::Network::default(),
         }
     }
 

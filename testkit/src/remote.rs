@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use super::Pki;
+use crate::pki::Pki;
 
 /// Handler of requests: path with query, and body in; code and body out.
 pub type Answers = dyn Fn(&str, &[u8]) -> (u16, String) + Send + Sync;

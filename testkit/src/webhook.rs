@@ -3,7 +3,8 @@
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use super::{Pki, Remote};
+use crate::pki::Pki;
+use crate::remote::Remote;
 
 /// A server that answers reviews as `answer(path, request)` says: `Some` of a response without its uid, or `None` for
 /// something that is no review. Lives as long as the test's runtime.

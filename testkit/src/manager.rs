@@ -66,7 +66,6 @@ impl Manager {
 
     /// The longest time for which a task has held its thread, in milliseconds; 0 where none was long enough to be told of,
     /// which takes `--v=2` and 100 ms.
-    #[allow(dead_code, reason = "not every program asks")]
     pub fn longest_hold_ms(&self) -> anyhow::Result<f64> {
         let text = fs::read_to_string(&self.log)?;
         let held = text.lines().filter_map(|line| {

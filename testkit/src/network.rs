@@ -20,7 +20,7 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, unshare};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::cases::Via;
+use crate::connections::Via;
 
 /// Port of all servers of the suite.
 pub const PORT: u16 = 8080;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::Client;
+use crate::client::Client;
 use check::{Event, History, List, Outcome, Wish, Write};
 
 const NAMESPACE: &str = "default";

@@ -9,7 +9,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-use super::pki::{Identity, Pki};
+use crate::pki::{Identity, Pki};
 
 type Https = hyper_rustls::HttpsConnector<HttpConnector>;
 
