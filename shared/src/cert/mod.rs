@@ -21,7 +21,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, DistinguishedName as TlsName, RootCertStore, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName as TlsName, InconsistentKeys, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
@@ -45,6 +45,9 @@ pub enum CertError {
     /// Not PEM, or the wrong kind.
     #[error("data does not contain any valid RSA or ECDSA certificates: {0}")]
     Pem(String),
+    /// The key is that of another certificate; text of Go's `tls.X509KeyPair`.
+    #[error("tls: private key does not match public key")]
+    Mismatch,
     /// rustls refused it.
     #[error("tls: {0}")]
     Tls(#[from] rustls::Error),
@@ -99,10 +102,18 @@ pub fn root_store(pem: &[u8]) -> Result<RootCertStore, CertError> {
     Ok(store)
 }
 
-/// A certificate chain and its key, ready to serve.
+/// Joins a certificate chain and its key, ready to serve. Answers for Go's `tls.X509KeyPair`.
+///
+/// # Errors
+/// Neither is PEM of its kind, or the key belongs to another certificate: files of a rotation that is half done.
 pub fn certified_key(cert_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedKey, CertError> {
     let key = rustls::crypto::ring::sign::any_supported_type(&private_key(key_pem)?)?;
-    Ok(CertifiedKey::new(certificates(cert_pem)?, key))
+    let pair = CertifiedKey::new(certificates(cert_pem)?, key);
+    // Other errors mean that rustls cannot tell, as for a certificate of X.509 version 1, which Go serves.
+    match pair.keys_match() {
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => Err(CertError::Mismatch),
+        _ => Ok(pair),
+    }
 }
 
 /// Certificate and key in PEM.
@@ -299,6 +310,14 @@ mod tests {
         let key = certified_key(pair.certificate.as_bytes(), pair.key.as_bytes()).expect("key");
         assert_eq!(key.cert.len(), 1);
         assert!(root_store(pair.certificate.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_refused() {
+        let pair = || self_signed("node1", &[], &[]).expect("pair");
+        let (one, other) = (pair(), pair());
+        let refused = certified_key(one.certificate.as_bytes(), other.key.as_bytes()).expect_err("a mismatch");
+        assert_eq!(refused.to_string(), "tls: private key does not match public key");
     }
 
     /// A new key pair is shown at the next connection, also to a client that was connected before.

@@ -159,10 +159,14 @@ mod tests {
         reloading.look();
         let second = leaf();
         assert_ne!(second, first);
-        put(&PemPair { certificate: "nonsense".into(), key: "nonsense".into() });
-        tokio::time::advance(LOOK_EVERY * 2).await;
-        reloading.look();
-        assert_eq!(leaf(), second, "the good pair stays");
+        let half_written = PemPair { key: "nonsense".into(), ..self_signed("c", &[], &[]).expect("pair") };
+        let half_rotated = PemPair { key: self_signed("d", &[], &[]).expect("pair").key, ..half_written.clone() };
+        for bad in [half_written, half_rotated] {
+            put(&bad);
+            tokio::time::advance(LOOK_EVERY * 2).await;
+            reloading.look();
+            assert_eq!(leaf(), second, "the good pair stays");
+        }
         std::fs::remove_dir_all(folder).expect("clean");
     }
 

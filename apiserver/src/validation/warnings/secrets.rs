@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto::Value;
-use shared::cert;
+use shared::cert::{self, CertError};
 use x509_parser::parse_x509_certificate;
 use x509_parser::pem::Pem;
 
@@ -66,8 +66,8 @@ fn usable(certificate: &[u8], key: &[u8]) -> Result<(), String> {
         return Err("x509: malformed certificate".to_owned());
     }
     match cert::certified_key(certificate, key) {
-        Ok(pair) if pair.keys_match().is_ok() => Ok(()),
-        Ok(_) => said("private key does not match public key"),
+        Ok(_) => Ok(()),
+        Err(mismatch @ CertError::Mismatch) => Err(mismatch.to_string()),
         Err(_) => said("failed to parse private key"),
     }
 }
