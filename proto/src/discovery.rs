@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::resources::{Resource, Subresource, group_version};
+use crate::resources::{Resource, Subresource};
+use crate::schema::group_version;
 
 /// A served group and its versions, best first.
 #[derive(Debug, Clone)]

@@ -17,6 +17,5 @@ pub mod scalar;
 pub mod schema;
 pub mod selector;
 pub mod yaml;
-mod zero;
 
 pub use serde_json::Value;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::schema::{self, Message};
+use crate::schema::{self, Message, group_version};
 
 /// One served resource.
 #[derive(Debug, Clone)]
@@ -187,12 +187,6 @@ impl Resource {
     pub fn is_stored(&self) -> bool {
         !self.etcd_prefix.is_empty()
     }
-}
-
-/// `group/version`, or only the version for core.
-#[must_use]
-pub fn group_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
 include!(concat!(env!("OUT_DIR"), "/resources.rs"));

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use proto::resources::{Resource, Row, group_version};
+use proto::resources::{Resource, Row};
+use proto::schema::group_version;
 use serde_json::{Value, json};
 use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::flags::FlagSet;

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use proto::json::{self, Strictness};
-use proto::resources::{Resource, group_version};
+use proto::resources::Resource;
+use proto::schema::group_version;
 use proto::schema::{self, Message};
 use proto::{Value, cbor, protobuf, yaml};
 use shared::status::{Status, field, go_quote};

@@ -9,7 +9,8 @@ mod devices;
 use std::num::IntErrorKind;
 
 use proto::Value;
-use proto::resources::{Resource, group_version};
+use proto::resources::Resource;
+use proto::schema::group_version;
 use shared::status::go_quote;
 
 /// Converts `object` to another API version of its kind. `apiVersion` is always set to `to`.

@@ -1,7 +1,8 @@
 //! Lifecycle of built-in API versions: the releases that deprecate and remove them, and their replacement. The facts
 //! are those of upstream's `prerelease-lifecycle` tags.
 
-use proto::resources::{Resource, group_version};
+use proto::resources::Resource;
+use proto::schema::group_version;
 
 /// The end of a resource, or (plural `*`) of a version with all in it.
 struct ApiLifecycle {

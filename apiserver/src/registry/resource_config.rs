@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use proto::resources::{self, Resource, Row};
-use shared::flags::{Emulation, FeatureGates, FlagSet, parse_bool};
+use shared::flags::{FeatureGates, FlagSet, parse_bool};
+use shared::version::Emulation;
 
 use super::stored;
 

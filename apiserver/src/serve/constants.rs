@@ -22,7 +22,7 @@ const NEVER: [(&str, &str); 5] = [
 ];
 
 /// Shows them, and what is seldom counted.
-pub(super) fn publish(emulation: shared::flags::Emulation) {
+pub(super) fn publish(emulation: shared::version::Emulation) {
     for of in ["webhooks", "kube_aggregator"] {
         crate::admission::outdated(of);
     }

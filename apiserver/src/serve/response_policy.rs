@@ -6,8 +6,9 @@ use actix_web::HttpResponse;
 use actix_web::http::Version;
 use actix_web::http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use regex::Regex;
-use shared::flags::{Emulation, FlagSet};
+use shared::flags::FlagSet;
 use shared::status::Status;
+use shared::version::Emulation;
 
 use crate::verbs::query::Query;
 

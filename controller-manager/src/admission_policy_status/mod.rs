@@ -124,7 +124,7 @@ impl Policies {
 
 /// Path at which a group and version is served.
 fn place(group: &str, version: &str) -> String {
-    path::group_version(&proto::resources::group_version(group, version))
+    path::group_version(&proto::schema::group_version(group, version))
 }
 
 /// `apps/v1, Kind=Deployment`

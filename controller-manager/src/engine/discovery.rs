@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use proto::resources::group_version;
+use proto::schema::group_version;
 use serde_json::Value;
 use shared::client::path;
 

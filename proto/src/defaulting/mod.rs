@@ -13,8 +13,8 @@ mod scaling;
 use serde_json::{Map, Value};
 
 use crate::json::MAX_TREE_DEPTH;
+use crate::schema::zero;
 use crate::schema::{Card, Field, Kind, Message};
-use crate::zero;
 
 pub use late::may_lack;
 

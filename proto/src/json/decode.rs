@@ -7,8 +7,9 @@ use serde_json::{Map, Number, Value};
 use super::cursor::Cursor;
 use super::text::{schema_props, time};
 use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, number, scan};
+use crate::schema::zero;
 use crate::schema::{Card, Field, Kind, Message};
-use crate::{quantity, scalar, zero};
+use crate::{quantity, scalar};
 
 /// Most reports of one text.
 const MAX_REPORTS: usize = 100;

@@ -7,8 +7,8 @@ use serde_json::{Map, Number, Value};
 use super::plain::until_escape;
 use super::text::schema_props;
 use super::{MAX_TREE_DEPTH, NAMES};
+use crate::schema::zero::{self, Zero};
 use crate::schema::{Card, Field, Kind, Message};
-use crate::zero::{self, Zero};
 
 /// Deepest nesting that is written.
 const DEEPEST: usize = MAX_TREE_DEPTH + NAMES;

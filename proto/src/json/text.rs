@@ -3,8 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::MAX_TREE_DEPTH;
+use crate::schema::zero;
 use crate::schema::{Card, Field, Kind, Message};
-use crate::{quantity, scalar, zero};
+use crate::{quantity, scalar};
 
 const SCHEMA: &str = "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 

@@ -17,8 +17,8 @@ use super::typed;
 use super::versions::{Changes, View};
 pub use super::versions::{One, Version, Versions};
 use crate::json::{self, Strictness};
+use crate::schema::zero;
 use crate::schema::{Field, Gvk, Message};
-use crate::zero;
 
 /// Owner of what was there before the first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";

@@ -5,8 +5,9 @@ use serde_json::{Map, Value};
 use super::wire::{Reader, Wire};
 use super::{Error, MAGIC};
 use crate::json::{self, MAX_TREE_DEPTH, decode_any_at, schema_props, time_value};
+use crate::schema::zero;
 use crate::schema::{Card, Field, Kind, Message, Target};
-use crate::{quantity, scalar, zero};
+use crate::{quantity, scalar};
 
 /// An object in an envelope in another object counts as so many levels: nobody needs many of them, and each takes much
 /// of the stack.

@@ -13,8 +13,8 @@ use super::wire::{Reader, Wire};
 use crate::json::{
     MAX_TREE_DEPTH, encode_any, encode_int, encode_name, encode_raw, encode_scalar, encode_text, encode_zero,
 };
+use crate::schema::zero::{self, Zero};
 use crate::schema::{Card, Field, Kind, Message, Target};
-use crate::zero::{self, Zero};
 use crate::{json, quantity, scalar};
 
 /// Appends the JSON text of an object without an envelope. `api_version` and `kind` are written when not empty.

@@ -6,13 +6,14 @@
 
 mod builtin;
 mod names;
+pub(crate) mod zero;
 
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use crate::zero::{self, Zero};
 pub use builtin::{Builtin, kind, kind_of, kinds, message, pod, reference};
+use zero::Zero;
 
 /// A group, version and kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,8 +30,14 @@ impl Gvk {
     /// `group/version`, or only the version for core.
     #[must_use]
     pub fn api_version(&self) -> String {
-        crate::resources::group_version(&self.group, &self.version)
+        group_version(&self.group, &self.version)
     }
+}
+
+/// `group/version`, or only the version for core.
+#[must_use]
+pub fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
 /// The name of what custom objects are read by.

@@ -126,7 +126,7 @@ pub(super) fn kind(group: &str, version: &str, kind: &str) -> Option<&'static st
 pub(super) fn versions(kind: &str) -> Vec<String> {
     let rows = KINDS.lines().map(|line| line.split('\t').collect::<Vec<_>>());
     rows.filter(|cells| cells.get(2) == Some(&kind))
-        .map(|cells| proto::resources::group_version(cells[0], cells[1]))
+        .map(|cells| proto::schema::group_version(cells[0], cells[1]))
         .collect()
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::Emulation;
 use super::value::parse_bool;
+use crate::version::Emulation;
 
 #[derive(Clone, Copy)]
 struct Gate {

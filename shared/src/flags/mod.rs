@@ -4,13 +4,13 @@
 //! ([`FlagSet::warn_unread`]). Refusals are worded as upstream words them.
 
 mod duration;
-mod emulation;
 mod gates;
 mod help;
 mod parse;
 mod table;
 mod value;
 
+use crate::version::Emulation;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use duration::{DurationError, format_duration, format_nanos, parse_duration, parse_nanos};
-pub use emulation::{Emulation, EmulationError};
 pub use gates::{FeatureGates, GateError};
 use table::{Kind, Row};
 pub use value::{parse_bool, parse_decimal, parse_integer, parse_unsigned_decimal};

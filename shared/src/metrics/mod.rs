@@ -68,7 +68,7 @@ pub(crate) fn start(flags: &FlagSet) -> Result<(), String> {
 
 /// Checks `--show-hidden-metrics-for-version`. None of the metrics here is hidden, so there is nothing more to do.
 fn check_hidden(flags: &FlagSet) -> Result<(), String> {
-    let before = crate::flags::Emulation::default().least();
+    let before = crate::version::Emulation::default().least();
     match flags.string("show-hidden-metrics-for-version").as_str() {
         "" => Ok(()),
         text if text == format!("1.{before}") => Ok(()),

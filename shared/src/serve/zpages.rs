@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::flags::{Emulation, FlagSet};
+use crate::flags::FlagSet;
 use crate::status::Status;
+use crate::version::Emulation;
 
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";

@@ -1,11 +1,13 @@
 //! Upstream release, and the document of `/version`.
 
+mod emulation;
+
 use std::hint::black_box;
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use crate::flags::Emulation;
+pub use emulation::{Emulation, EmulationError};
 
 /// Marks the identity in a finished program; the release tool finds it there (`e2e/src/release/identity.rs`).
 const MARK: &[u8] = b"\0ironclad identity\0";

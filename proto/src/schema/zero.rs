@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::{Card, Field, Kind, Message};
+use super::{Card, Field, Kind, Message};
 
 /// JSON form of an unset field.
 pub(crate) enum Zero<'a> {

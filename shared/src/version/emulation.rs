@@ -66,7 +66,7 @@ impl Emulation {
     ///
     /// # Errors
     /// Upstream's words for what cannot be.
-    pub(super) fn read(emulated: &[String], least: &[String]) -> Result<Self, EmulationError> {
+    pub(crate) fn read(emulated: &[String], least: &[String]) -> Result<Self, EmulationError> {
         let (emulated, least) = (one(emulated)?, one(least)?);
         let minor = |what, said: Option<Version>, most: u32, otherwise: u32| match said {
             None => Ok(otherwise),
