@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube_proxy::backend::{Backend, Options};
 use kube_proxy::detect::LocalDetector;
-use kube_proxy::mode::Mode;
+use kube_proxy::mode;
 use kube_proxy::plan::{Delta, Desired, Family, NodeFacts};
 use kube_proxy::settings::{from_flags, parse};
 use nix::sched::{CloneFlags, unshare};
@@ -52,7 +52,7 @@ fn main() -> Result<(), Failed> {
 }
 
 async fn measure(mode: &str, services: u32, endpoints: u32) -> Result<(), Failed> {
-    let mode = Mode::named(mode).ok_or("no such mode")?;
+    let mode = mode::named(mode).ok_or("no such mode")?;
     let mut first = backend(mode)?;
     if let Err(error) = first.check_support().await {
         eprintln!("skipped: {}: {error}", mode.name);
@@ -95,7 +95,7 @@ async fn timed<T, E>(work: impl Future<Output = Result<T, E>>) -> Result<Duratio
     Ok(began.elapsed())
 }
 
-fn backend(mode: &'static Mode) -> Result<Box<dyn Backend>, Failed> {
+fn backend(mode: &'static kube_proxy::backend::Mode) -> Result<Box<dyn Backend>, Failed> {
     let flags = FlagSet::of("kube-proxy", &[&format!("--proxy-mode={}", mode.name)])?;
     let settings = parse(from_flags(&flags), &FeatureGates::default(), String::new(), "node")?;
     let options = Options {
@@ -104,7 +104,7 @@ fn backend(mode: &'static Mode) -> Result<Box<dyn Backend>, Failed> {
         node_addresses: vec!["192.0.2.1".parse()?],
         ..Options::new(Family::V4)
     };
-    Ok((mode.backend)(options, &settings))
+    Ok((mode.backend)(options, &settings.configuration))
 }
 
 /// Plans a service with a node port at times; its last endpoint differs from round to round.

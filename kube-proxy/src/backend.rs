@@ -1,18 +1,22 @@
 //! Interface of a proxy mode: brings the kernel to a [`Desired`] state.
 
-use crate::detect::LocalDetector;
-use crate::plan::{Desired, Family, PortName};
-use async_trait::async_trait;
-use ipnet::IpNet;
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::net::IpAddr;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+use parking_lot::Mutex;
+use shared::config::Settings;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+
+use crate::detect::LocalDetector;
+use crate::plan::{Desired, Family, PortName};
 
 /// Deadline of one run of a tool.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -277,4 +281,28 @@ pub async fn output(program: &str, arguments: &[&str], input: &str) -> Result<St
     }
     let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Err(SyncError::Refused { program: program.to_owned(), message, code: output.status.code() })
+}
+
+/// A proxy mode.
+pub struct Mode {
+    /// Value of `mode` and `--proxy-mode`.
+    pub name: &'static str,
+    /// Upstream does not have it any more: its names of modes do not list it.
+    pub is_historic: bool,
+    /// Section of the configuration with its sync periods.
+    pub periods: &'static str,
+    /// Section of the configuration with what is masqueraded, and how it is marked.
+    pub masquerading: &'static str,
+    /// Node ports answer on loopback where the configuration says so.
+    pub localhost_node_ports: bool,
+    /// Node ports answer on the node's primary addresses alone where the configuration names none.
+    pub primary_node_ports: bool,
+    /// Makes the back end of one family; a mode reads sections of its own from the configuration.
+    pub backend: fn(Options, &Settings) -> Box<dyn Backend>,
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
 }

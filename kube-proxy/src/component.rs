@@ -19,6 +19,7 @@ use shared::informer::{Event, Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
 
 use crate::addresses::NodePortResolver;
+use crate::backend::Mode;
 use crate::backend::{Backend, DryRun, Environment, Options, SyncError};
 use crate::changes::{Changes, TRIGGERED};
 use crate::config_file;
@@ -30,7 +31,7 @@ use crate::health::{CheckPorts, Health};
 use crate::http::{Handler, Page, bind, by_path, serve};
 use crate::kernel;
 use crate::metrics;
-use crate::mode::{MODES, Mode};
+use crate::mode::{self, MODES};
 use crate::plan::{Family, NodeFacts};
 use crate::proxier::{self, FamilyProxy, Proxier, Stores};
 use crate::settings::{LocalMode, Settings, from_flags, parse};
@@ -72,7 +73,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> Result<()> {
         kernel::allow_localhost_node_ports();
     }
     // Each failure has been logged, and rules that stay do no more than they did before.
-    clean_up(&settings, settings.mode.others(), false).await.ok();
+    clean_up(&settings, mode::others(settings.mode), false).await.ok();
     if flags.boolean("init-only") {
         return Ok(());
     }
@@ -293,7 +294,7 @@ pub(crate) fn backend(
         dry_run,
         ..Options::new(family)
     };
-    (settings.mode.backend)(options, settings)
+    (settings.mode.backend)(options, &settings.configuration)
 }
 
 /// Takes away what these modes left, in both families: all that may be there (`--cleanup`), or what is seen to be there. A

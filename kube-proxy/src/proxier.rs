@@ -16,12 +16,12 @@ use shared::run::{Shutdown, TaskGroup};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::addresses::NodePortResolver;
+use crate::backend::Mode;
 use crate::backend::{Backend, Environment, Written};
 use crate::changes::{Changes, Waiting};
 use crate::conntrack;
 use crate::health::{CheckPorts, Health};
 use crate::metrics;
-use crate::mode::Mode;
 use crate::plan::{Delta, Desired, Family, NodeFacts, service_of};
 
 /// Pause after a failed sync; it doubles up to the sync period.

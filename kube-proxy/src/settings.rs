@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use shared::config::Settings as Fields;
 use shared::flags::{FeatureGates, FlagSet, format_duration};
 
-use crate::mode::{MODES, Mode};
+use crate::backend::Mode;
+use crate::mode::{self, MODES};
 use crate::validation;
 
 const HEALTHZ_PORT: u16 = 10256;
@@ -241,7 +242,7 @@ fn conntrack(fields: &Fields) -> Conntrack {
 /// All that is wrong with it.
 pub fn parse(fields: Fields, gates: &FeatureGates, master: String, host: &str) -> Result<Settings, Invalid> {
     let errors = validation::errors(&fields);
-    let mode = Mode::named(&fields.string("mode")).unwrap_or(MODES[0]);
+    let mode = mode::named(&fields.string("mode")).unwrap_or(MODES[0]);
     let Some(bind_address) = shared::address::ip(&fields.string("bindAddress")).filter(|_| errors.is_empty()) else {
         return Err(Invalid(errors));
     };

@@ -8,7 +8,7 @@ use shared::config::Settings as Fields;
 use shared::flags::{FeatureGates, parse_duration};
 use shared::status::go_quote;
 
-use crate::mode::{MODES, Mode};
+use crate::mode::{self, MODES};
 
 const ROOT: &str = "KubeProxyConfiguration";
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
@@ -42,7 +42,7 @@ pub fn errors(fields: &Fields) -> Vec<String> {
         checker.number("ClientConnection.Burst", "clientConnection.burst", NOT_NEGATIVE);
     }
     checker.time("ConfigSyncPeriod", "configSyncPeriod", |time| time > 0, POSITIVE);
-    checker.periods(Mode::named(&mode).unwrap_or(MODES[0]).periods);
+    checker.periods(mode::named(&mode).unwrap_or(MODES[0]).periods);
     checker.addresses();
     checker.node_port_addresses();
     checker.local_mode();
@@ -122,7 +122,7 @@ impl Checker<'_> {
     }
 
     fn mode(&mut self, name: &str) {
-        if Mode::named(name).is_some() {
+        if mode::named(name).is_some() {
             return;
         }
         let mut names: Vec<_> = MODES.iter().filter(|mode| !mode.is_historic).map(|mode| mode.name).collect();

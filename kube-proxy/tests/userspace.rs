@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube_proxy::backend::Options;
-use kube_proxy::mode::Mode;
+use kube_proxy::mode;
 use kube_proxy::plan::{Delta, Desired, Family, NodeFacts};
 use kube_proxy::settings::{from_flags, parse};
 use serde_json::json;
@@ -60,10 +60,10 @@ fn open_files() -> usize {
 }
 
 async fn carry() -> Result<(), String> {
-    let mode = Mode::named("userspace").expect("the mode");
+    let mode = mode::named("userspace").expect("the mode");
     let flags = FlagSet::of("kube-proxy", &["--proxy-mode=userspace"]).expect("flags");
     let settings = parse(from_flags(&flags), &FeatureGates::default(), String::new(), "node").expect("settings");
-    let mut backend = (mode.backend)(Options::new(Family::V4), &settings);
+    let mut backend = (mode.backend)(Options::new(Family::V4), &settings.configuration);
     backend.check_support().await.map_err(|error| error.to_string())?;
     let server = TcpListener::bind("127.0.0.2:0").await.expect("a server");
     let desired = desired(server.local_addr().expect("its address").port());

@@ -15,17 +15,17 @@ use std::net::{IpAddr, SocketAddr};
 use async_trait::async_trait;
 use ipnet::IpNet;
 
+use crate::backend::Mode;
 use crate::backend::{Backend, Environment, NodePorts, Options, SyncError, Written, blocking, output};
 use crate::iptables::{Batch, Tables};
 use crate::kernel;
-use crate::mode::Mode;
 use crate::plan::{Desired, Family, PortName, Protocol};
-use crate::settings::Settings;
 use device::Device;
 use netlink::{Ipvs, Timeouts};
 use render::{Node, Part, Server, VirtualServer, part};
 use rules::{JUMPS, chains};
 use sets::{Members, Set};
+use shared::config::Settings;
 use steps::{Draining, Step};
 
 /// The mode.
@@ -53,8 +53,7 @@ struct Config {
 }
 
 impl Config {
-    fn of(settings: &Settings) -> Self {
-        let fields = &settings.configuration;
+    fn of(fields: &Settings) -> Self {
         let scheduler = fields.string("ipvs.scheduler");
         let time = |name: &str| fields.duration(&format!("ipvs.{name}"));
         Self {

@@ -15,9 +15,9 @@ mod table;
 mod tests;
 mod transaction;
 
+use crate::backend::Mode;
 use crate::backend::{Backend, DryRun, Environment, Options, SyncError, Written, WrittenChains, blocking};
 use crate::metrics;
-use crate::mode::Mode;
 use crate::netlink::{Batches, Refusal};
 use crate::plan::{Desired, PortName};
 use async_trait::async_trait;

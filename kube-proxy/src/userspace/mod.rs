@@ -23,9 +23,9 @@ use shared::config::Settings as Fields;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinHandle;
 
+use crate::backend::Mode;
 use crate::backend::{Backend, Environment, Options, SyncError, Written};
 use crate::iptables::{Batch, CANARY, Tables};
-use crate::mode::Mode;
 use crate::plan::{Desired, Family, Policy, PortName, Protocol, ServicePort};
 use balancer::Balancer;
 use rules::{CHAINS, JUMPS, Listening, Part, part};
@@ -38,7 +38,7 @@ pub const MODE: Mode = Mode {
     masquerading: "iptables",
     localhost_node_ports: false,
     primary_node_ports: false,
-    backend: |options, settings| Box::new(Userspace::new(options, &settings.configuration)),
+    backend: |options, settings| Box::new(Userspace::new(options, settings)),
 };
 
 /// A chain that no other mode has.

@@ -12,9 +12,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube_proxy::backend::Mode;
 use kube_proxy::backend::{Backend, Environment, NodePorts, Options};
 use kube_proxy::detect::LocalDetector;
-use kube_proxy::mode::{MODES, Mode};
+use kube_proxy::mode::MODES;
 use kube_proxy::plan::{Delta, Desired, Family, NodeFacts};
 use kube_proxy::settings::{from_flags, parse};
 use shared::flags::{FeatureGates, FlagSet};
@@ -48,7 +49,7 @@ fn backend(mode: &'static Mode, family: Family) -> Box<dyn Backend> {
         },
         ..Options::new(family)
     };
-    (mode.backend)(options, &settings)
+    (mode.backend)(options, &settings.configuration)
 }
 
 /// A proxy for one family, with the services that it was told of.

@@ -9,9 +9,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use kube_proxy::backend::Mode;
 use kube_proxy::backend::{Backend, Environment, NodePorts, Options};
 use kube_proxy::detect::LocalDetector;
-use kube_proxy::mode::{MODES, Mode};
+use kube_proxy::mode::MODES;
 use kube_proxy::plan::Family;
 use kube_proxy::settings::{from_flags, parse};
 use shared::flags::{FeatureGates, FlagSet};
@@ -62,13 +63,13 @@ fn start(node: &Space, mode: &'static Mode, family: Family) -> Result<Running, S
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().expect("a runtime");
         let backend = runtime.block_on(async {
-            let mut backend = (mode.backend)(options.clone(), &settings);
+            let mut backend = (mode.backend)(options.clone(), &settings.configuration);
             backend.check_support().await.map_err(|error| error.to_string())?;
             let (desired, delta) = desired(family);
             backend.sync(&desired, &delta.ports).await.expect("rules are written");
             assert!(backend.tend().await, "rules are there");
             // Once more over what is there, as after a restart.
-            let mut next = (mode.backend)(options, &settings);
+            let mut next = (mode.backend)(options, &settings.configuration);
             next.sync(&desired, &delta.ports).await.expect("rules are written again");
             Ok::<_, String>(next)
         })?;

@@ -10,7 +10,6 @@ mod parse;
 mod table;
 mod value;
 
-use crate::version::Emulation;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -18,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::version::Emulation;
 pub use duration::{DurationError, format_duration, format_nanos, parse_duration, parse_nanos};
 pub use gates::{FeatureGates, GateError};
 use table::{Kind, Row};
