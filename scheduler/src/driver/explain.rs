@@ -201,7 +201,7 @@ mod tests {
             nodes: shared::informer::Store::default(),
         };
         let settings = serde_json::json!({"extenders": [config]});
-        let extenders = crate::driver::extender::extenders(&settings, &objects).expect("extenders");
+        let extenders = crate::driver::extender::extenders(&settings, &objects, None).expect("extenders");
         let world = World::with_extenders(0, extenders);
         world.core.node_seen(node("n").base());
         world.add(&pod("small").cpu("1"));

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use shared::client::Throttle;
+use shared::client::{Fence, Throttle, Transport};
 use shared::flags::parse_duration;
 use shared::informer::Store;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -72,28 +72,31 @@ struct HttpExtender {
     config: Config,
     managed: HashSet<String>,
     client: kube::Client,
+    /// The same connections, for the leader alone.
+    binder: kube::Client,
     objects: Objects,
     timeout: Duration,
     /// The scheduler's runtime.
     runtime: Handle,
 }
 
-/// Makes the extenders of a complete configuration; ignorable ones come last.
+/// Makes the extenders of a complete configuration; ignorable ones come last. Bindings pass `fence`.
 ///
 /// # Errors
 /// Addresses and certificates that cannot be used.
-pub(super) fn extenders(settings: &Value, objects: &Objects) -> anyhow::Result<Extenders> {
+pub(super) fn extenders(settings: &Value, objects: &Objects, fence: Option<&Fence>) -> anyhow::Result<Extenders> {
     let mut out: Extenders = Vec::new();
     for value in settings.get("extenders").and_then(Value::as_array).into_iter().flatten() {
         let config: Config = serde_json::from_value(value.clone()).context("reading an extender")?;
         let timeout = parse_duration(&config.http_timeout).unwrap_or_default();
-        let client = client(&config).with_context(|| format!("extender {}", config.url_prefix))?;
+        let transport = transport(&config).with_context(|| format!("extender {}", config.url_prefix))?;
         out.push(Arc::new(HttpExtender {
             managed: config.managed_resources.iter().map(|m| m.name.clone()).collect(),
             objects: objects.clone(),
             runtime: Handle::try_current()?,
             timeout,
-            client,
+            client: transport.client(),
+            binder: transport.behind(fence).client(),
             config,
         }));
     }
@@ -109,7 +112,7 @@ fn pem(data: &str, file: &str) -> anyhow::Result<Option<Vec<u8>>> {
     if file.is_empty() { Ok(None) } else { Ok(Some(std::fs::read(file).with_context(|| file.to_owned())?)) }
 }
 
-fn client(config: &Config) -> anyhow::Result<kube::Client> {
+fn transport(config: &Config) -> anyhow::Result<Transport> {
     let url: http::Uri = config.url_prefix.parse()?;
     let mut out = kube::Config::new(url.clone());
     let tls = config.tls_config.clone().unwrap_or_default();
@@ -129,7 +132,7 @@ fn client(config: &Config) -> anyhow::Result<kube::Client> {
     }
     // Without a CA and with HTTPS asked for, upstream does not verify either.
     out.accept_invalid_certs = tls.insecure || config.https && out.root_cert.is_none();
-    shared::client::connect(&out, &Throttle::new(0.0, 0))
+    shared::client::transport(&out, &Throttle::new(0.0, 0))
 }
 
 /// Keys as Go reads them: in any case.
@@ -153,7 +156,7 @@ fn refused(answer: &Map<String, Value>) -> Result<(), String> {
 }
 
 impl HttpExtender {
-    async fn send(&self, verb: &str, body: &Value) -> Result<Value, String> {
+    async fn send(&self, client: &kube::Client, verb: &str, body: &Value) -> Result<Value, String> {
         let url = format!("{}/{verb}", self.config.url_prefix.trim_end_matches('/'));
         let failed = |e: &dyn std::fmt::Display| format!("Post \"{url}\": {e}");
         // The client puts the prefix of its address in front.
@@ -163,7 +166,7 @@ impl HttpExtender {
             .body(Body::from(body.to_string().into_bytes()))
             .map_err(|e| failed(&e))?;
         let exchange = async {
-            let response = self.client.send(request).await.map_err(|e| failed(&e))?;
+            let response = client.send(request).await.map_err(|e| failed(&e))?;
             let code = response.status();
             if code != http::StatusCode::OK {
                 return Err(format!("failed {verb} with extender at URL {url}, code {}", code.as_u16()));
@@ -181,10 +184,10 @@ impl HttpExtender {
     fn ask(&self, verb: &str, body: &Value) -> Result<Value, String> {
         let here = Handle::try_current().map_err(|e| e.to_string())?;
         if here.runtime_flavor() == RuntimeFlavor::MultiThread {
-            return tokio::task::block_in_place(|| here.block_on(self.send(verb, body)));
+            return tokio::task::block_in_place(|| here.block_on(self.send(&self.client, verb, body)));
         }
         // A thread that serves `/explain` may not block, and drives nothing while it waits.
-        let apart = || self.runtime.block_on(self.send(verb, body));
+        let apart = || self.runtime.block_on(self.send(&self.client, verb, body));
         let joined = std::thread::scope(|threads| threads.spawn(apart).join());
         joined.unwrap_or_else(|_| Err("asking an extender panicked".to_owned()))
     }
@@ -316,7 +319,7 @@ impl Extender for HttpExtender {
 
     async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String> {
         let args = json!({"PodName": &*pod.name, "PodNamespace": &*pod.namespace, "PodUID": &*pod.uid, "Node": node});
-        refused(&folded(self.send(&self.config.bind_verb, &args).await?))
+        refused(&folded(self.send(&self.binder, &self.config.bind_verb, &args).await?))
     }
 }
 
@@ -324,6 +327,7 @@ impl Extender for HttpExtender {
 mod tests {
     use super::*;
     use crate::testing::{node, pod};
+    use shared::client::Permission;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// A server that gives one answer to each of the questions it notes down.
@@ -358,13 +362,17 @@ mod tests {
     }
 
     fn made(url: &str, more: Value) -> Arc<dyn Extender> {
+        fenced(url, more, None)
+    }
+
+    fn fenced(url: &str, more: Value, fence: Option<&Fence>) -> Arc<dyn Extender> {
         let mut config = json!({"urlPrefix": url, "httpTimeout": "5s", "filterVerb": "filter", "prioritizeVerb": "prioritize",
             "bindVerb": "bind", "preemptVerb": "preempt", "weight": 3, "nodeCacheCapable": true});
         for (k, v) in more.as_object().into_iter().flatten() {
             config[k] = v.clone();
         }
         let objects = Objects { pods: Store::default(), nodes: Store::default() };
-        extenders(&json!({"extenders": [config]}), &objects).expect("extender").remove(0)
+        extenders(&json!({"extenders": [config]}), &objects, fence).expect("extender").remove(0)
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -400,6 +408,18 @@ mod tests {
         assert!(asked[0].0.starts_with("POST /scheduler/filter "), "{}", asked[0].0);
         assert_eq!(asked[0].1, json!({"Pod": null, "Nodes": null, "NodeNames": ["a", "b", "c"]}));
         assert_eq!(asked[2].1, json!({"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "a"}));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn only_the_leader_has_an_extender_bind() {
+        let (url, task) = server(vec![(200, json!({"nodeNames": ["a"]}))]).await;
+        let extender = fenced(&url, json!({}), Some(&Fence::new(|| Permission::Expired)));
+        let why = extender.bind(&pod("p").info(), "a").await.expect_err("held back");
+        assert!(why.ends_with("the request was not sent: the lease has expired"), "{why}");
+        let infos = [node("a").with(&[])];
+        let nodes: Vec<&NodeInfo> = infos.iter().map(|n| &**n).collect();
+        assert_eq!(extender.filter(&pod("p").info(), &nodes).expect("anybody may ask").fine, ["a"]);
+        assert_eq!(task.await.expect("server").len(), 1);
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kube::Client;
 use parking_lot::Mutex;
+use shared::client::{Fence, Throttle, Transport};
 use shared::config::Settings;
 use shared::events::Recorder;
 use shared::flags::FlagSet;
@@ -57,7 +58,11 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let (configuration, profiles) = crate::settings::profiles(&settings.0, features)?;
     metrics::register();
     let tasks = TaskGroup::new();
-    let Clients { bindings: client, background, leases, explainer } = Clients::connect(&flags, &settings).await?;
+    let host = hostname();
+    let election = settings.boolean("leaderElection.leaderElect").then(|| election(&settings, &host));
+    let fence = election.as_ref().map(leader::Config::fence);
+    let clients = Clients::connect(&flags, &settings, fence.as_ref()).await?;
+    let Clients { bindings: client, background, process, leases, explainer } = clients;
 
     let synced = Arc::new(AtomicBool::new(false));
     let source = Arc::new(explain::Source::default());
@@ -68,8 +73,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let factory = Factory::new(background.clone(), tasks.clone(), shutdown.clone());
     let extended = settings.get("extenders").and_then(|e| e.as_array()).is_some_and(|e| !e.is_empty());
     let informers = Informers::new(&factory, extended, features);
-    let profiles = Arc::new(with_extenders(profiles, &settings, &informers)?);
-    let host = hostname();
+    let profiles = Arc::new(with_extenders(profiles, &settings, &informers, fence.as_ref())?);
     let recorder = |name: &Arc<str>| Recorder::new(background.clone(), &tasks, &shutdown, name, &host);
     let recorders: HashMap<Arc<str>, Recorder> =
         profiles.keys().map(|name| (Arc::clone(name), recorder(name))).collect();
@@ -84,8 +88,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
         snapshot: Snapshot::default(),
     };
 
-    let elects = settings.boolean("leaderElection.leaderElect");
-    if !(elects && settings.boolean("delayCacheUntilActive")) {
+    if !(election.is_some() && settings.boolean("delayCacheUntilActive")) {
         factory.start();
         // One that waits for the lease is ready as well: kubeadm and rollouts wait for that.
         synced.store(factory.wait_synced().await, Ordering::Release);
@@ -103,11 +106,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
             bindings.drain(DRAIN).await;
         }
     };
-    let outcome = if elects {
-        let election = election(&settings, &host);
+    let outcome = if let Some(election) = election {
         // The first profile speaks for the process.
         let name = settings.get("profiles").and_then(|all| all[0]["schedulerName"].as_str());
-        let events = Recorder::new(background.clone(), &tasks, &shutdown, name.unwrap_or("default-scheduler"), "");
+        let events = Recorder::new(process, &tasks, &shutdown, name.unwrap_or("default-scheduler"), "");
         let lead = |token| lead(Shutdown::from(token));
         leader::run(leases, election, &events, shutdown.clone(), lead).await
     } else {
@@ -132,7 +134,7 @@ fn features(flags: &FlagSet) -> Features {
         consumable_capacity: flags.enabled("DRAConsumableCapacity"),
         device_taints: flags.enabled("DRADeviceTaints"),
         gangs: flags.enabled("GenericWorkload") && flags.enabled("GangScheduling"),
-        comparisons: flags.enabled("TaintTolerationComparisonOperators"),
+        comparisons: flags.enabled(shared::placement::COMPARES),
         taint_rules: flags.enabled("DRADeviceTaints") && flags.enabled("DRADeviceTaintRules"),
         partitions: flags.enabled("DRAPartitionableDevices"),
         bindings: flags.enabled("DRADeviceBindingConditions") && flags.enabled("DRAResourceClaimDeviceStatus"),
@@ -157,12 +159,17 @@ fn timing(flags: &FlagSet, configuration: &Configuration) -> Timing {
 }
 
 /// The profiles by name, each with all extenders.
-fn with_extenders(profiles: Vec<Profile>, settings: &Settings, informers: &Informers) -> anyhow::Result<Profiles> {
+fn with_extenders(
+    profiles: Vec<Profile>,
+    settings: &Settings,
+    informers: &Informers,
+    fence: Option<&Fence>,
+) -> anyhow::Result<Profiles> {
     let objects = Objects {
         pods: informers.whole_pods.as_ref().map(|i| i.store()).unwrap_or_default(),
         nodes: informers.whole_nodes.as_ref().map(|i| i.store()).unwrap_or_default(),
     };
-    let extenders = extender::extenders(&settings.0, &objects)?;
+    let extenders = extender::extenders(&settings.0, &objects, fence)?;
     let extended = profiles.into_iter().map(|mut profile| {
         profile.extenders = extenders.clone();
         (Arc::clone(&profile.name), Arc::new(profile))
@@ -219,37 +226,43 @@ fn election(settings: &Settings, host: &str) -> leader::Config {
 }
 
 /// Clients with limits of their own: watches and events must not wait behind bindings, nor renewals of the lease behind
-/// anything.
+/// anything. What is written for the cluster passes the fence of the lease.
 struct Clients {
     bindings: Client,
     background: Client,
+    /// For what a candidate has to say of itself, and who leads no more.
+    process: Client,
     leases: Client,
     /// For questions that come over the secure port.
     explainer: Client,
 }
 
 impl Clients {
-    async fn connect(flags: &FlagSet, settings: &Settings) -> anyhow::Result<Self> {
+    async fn connect(flags: &FlagSet, settings: &Settings, fence: Option<&Fence>) -> anyhow::Result<Self> {
+        let background = connect(flags, settings).await?;
         Ok(Self {
-            bindings: connect(flags, settings).await?,
-            background: connect(flags, settings).await?,
-            leases: connect(flags, settings).await?,
-            explainer: connect(flags, settings).await?,
+            bindings: connect(flags, settings).await?.behind(fence).client(),
+            process: background.client(),
+            background: background.behind(fence).client(),
+            leases: connect(flags, settings).await?.client(),
+            explainer: connect(flags, settings).await?.behind(fence).client(),
         })
     }
 }
 
-async fn connect(flags: &FlagSet, settings: &Settings) -> anyhow::Result<Client> {
+async fn connect(flags: &FlagSet, settings: &Settings) -> anyhow::Result<Transport> {
     #[allow(clippy::cast_possible_truncation, reason = "a rate of some hundreds")]
     let qps = settings.float("clientConnection.qps") as f32;
-    shared::client::new(&shared::client::Options {
+    let options = shared::client::Options {
         kubeconfig: settings.string("clientConnection.kubeconfig"),
         master: flags.string("master"),
         qps: qps.max(0.0),
         burst: u32::try_from(settings.integer("clientConnection.burst")).unwrap_or(100),
         user_agent: shared::client::user_agent("kube-scheduler"),
-    })
-    .await
+    };
+    let config = shared::client::config(&options).await?;
+    let throttle = Throttle::new(options.qps, options.burst);
+    shared::client::transport(&config, &throttle).context("client configuration")
 }
 
 /// The secure port.

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use shared::client::{Fence, Permission};
 use shared::events::Recorder;
 use shared::leader::Outcome;
 use shared::run::{Shutdown, TaskGroup};
@@ -488,27 +490,102 @@ async fn serve_paths() -> (std::net::SocketAddr, UnboundedReceiver<String>) {
     (address, paths)
 }
 
+/// Clients of a scheduler that may send so many requests a second, after so many at once.
+async fn limited(address: std::net::SocketAddr, limits: (f32, u32), fence: Option<&Fence>) -> super::Clients {
+    let flags = shared::flags::FlagSet::of("kube-scheduler", &[&format!("--master=http://{address}")]).expect("flags");
+    let connection = json!({"kubeconfig": "", "qps": limits.0, "burst": limits.1});
+    let settings = shared::config::Settings(json!({"clientConnection": connection}));
+    super::Clients::connect(&flags, &settings, fence).await.expect("clients")
+}
+
+/// Sends a request in a task of its own.
+fn ask(client: &kube::Client, method: &str, path: &str) -> tokio::task::JoinHandle<kube::Result<String>> {
+    let request = http::Request::builder().method(method).uri(path).body(Vec::new()).expect("request");
+    let client = client.clone();
+    tokio::spawn(async move { client.request_text(request).await })
+}
+
 #[tokio::test]
 async fn renewals_of_the_lease_wait_behind_no_other_request() {
     let (address, mut paths) = serve_paths().await;
-    let flags = shared::flags::FlagSet::of("kube-scheduler", &[&format!("--master=http://{address}")]).expect("flags");
-    let connection = json!({"kubeconfig": "", "qps": 0.1, "burst": 1});
-    let settings = shared::config::Settings(json!({"clientConnection": connection}));
-    let clients = super::Clients::connect(&flags, &settings).await.expect("clients");
-    let ask = |client: &kube::Client, path: &str| {
-        let (client, request) = (client.clone(), http::Request::get(path).body(Vec::new()).expect("request"));
-        tokio::spawn(async move { client.request_text(request).await })
-    };
+    let clients = limited(address, (0.1, 1), None).await;
     // The second one of a client has to wait for ten seconds.
     for (client, path) in [(&clients.bindings, "/bind"), (&clients.background, "/watch"), (&clients.explainer, "/page")]
     {
-        ask(client, path);
-        ask(client, path);
+        ask(client, "GET", path);
+        ask(client, "GET", path);
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
-    ask(&clients.leases, "/lease");
+    ask(&clients.leases, "GET", "/lease");
     let seen = async { while paths.recv().await.is_some_and(|path| path != "/lease") {} };
     assert!(tokio::time::timeout(Duration::from_secs(5), seen).await.is_ok(), "the renewal waits");
+}
+
+/// The API over a client, with empty stores.
+fn kube_api(client: kube::Client) -> super::KubeApi {
+    super::KubeApi {
+        client,
+        claims: Default::default(),
+        volumes: Default::default(),
+        nodes: Default::default(),
+        csi_nodes: Default::default(),
+        pods: Default::default(),
+        written: Mutex::default(),
+        recorders: HashMap::new(),
+    }
+}
+
+#[tokio::test]
+async fn scheduler_whose_lease_has_expired_sends_nothing_that_was_under_way() {
+    let (address, mut paths) = serve_paths().await;
+    let leads = Arc::new(AtomicBool::new(true));
+    let held = Arc::clone(&leads);
+    let fence = Fence::new(move || if held.load(Ordering::SeqCst) { Permission::Granted } else { Permission::Expired });
+    let clients = limited(address, (2.0, 1), Some(&fence)).await;
+    let api = Arc::new(kube_api(clients.bindings.clone()));
+    let (binding, queued) = (Arc::clone(&api), Arc::clone(&api));
+    binding.bind(&pod("first").info(), "n").await.expect("the leader binds");
+    assert_eq!(paths.recv().await.as_deref(), Some("/api/v1/namespaces/default/pods/first/binding?"));
+    // Has to wait for its turn, while the lease runs out.
+    let waiting = tokio::spawn(async move { queued.bind(&pod("second").info(), "n").await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    leads.store(false, Ordering::SeqCst);
+    let expired = "the request was not sent: the lease has expired";
+    // Whatever else is written: by clients that have a turn left.
+    let writer = limited(address, (100.0, 100), Some(&fence)).await;
+    let api = kube_api(writer.bindings.clone());
+    let info = pod("third").info();
+    let meta = ObjectMeta { name: Some("x".into()), namespace: Some("default".into()), ..ObjectMeta::default() };
+    let claim = PersistentVolumeClaim { metadata: meta.clone(), ..Default::default() };
+    let volume = PersistentVolume { metadata: meta.clone(), ..Default::default() };
+    let devices = ResourceClaim { metadata: meta, ..Default::default() };
+    for (what, refused) in [
+        ("binding", api.bind(&info, "n").await),
+        ("status", api.patch_status(&info, json!({})).await),
+        ("victim", api.delete(&info).await),
+        ("claim", api.update_claim(&claim).await),
+        ("volume", api.update_volume(&volume).await),
+        ("resource claim", api.update_resource_claim(&devices, true).await.map(drop)),
+    ] {
+        assert!(refused.as_ref().is_err_and(|e| e.message.contains(expired)), "{what}: {refused:?}");
+    }
+    for (client, path) in [(&writer.background, "/events"), (&writer.explainer, "/page")] {
+        let refused = ask(client, "POST", path).await.expect("a task").expect_err(path).to_string();
+        assert!(refused.contains(expired), "{path}: {refused}");
+    }
+    let refused =
+        tokio::time::timeout(Duration::from_secs(15), waiting).await.expect("its turn comes").expect("a task");
+    assert!(refused.as_ref().is_err_and(|e| e.message.contains(expired)), "{refused:?}");
+    // Reads pass, and so does what the process says of itself.
+    for (client, method, path) in [
+        (&writer.background, "GET", "/watch"),
+        (&writer.leases, "PUT", "/lease"),
+        (&writer.process, "POST", "/stopped-leading"),
+    ] {
+        ask(client, method, path).await.expect("a task").expect(path);
+        assert_eq!(paths.recv().await.as_deref(), Some(path));
+    }
+    assert!(paths.try_recv().is_err(), "nothing else was sent");
 }
 
 #[tokio::test]

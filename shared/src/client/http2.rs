@@ -16,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use super::coalescing::CoalescingWriter;
+use super::fence::{Gate, Gated};
 use super::peer::{Broken, Io};
 
 /// A peer that has been silent for so long is asked whether it is there, and is gone when it does not answer, as client-go
@@ -23,7 +24,7 @@ use super::peer::{Broken, Io};
 const SILENCE: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(15);
 /// A connection that nothing was asked on for so long is closed, as client-go has it.
-const IDLE: Duration = Duration::from_secs(90);
+pub(super) const IDLE: Duration = Duration::from_secs(90);
 /// Flow-control windows of one response and of the connection, in bytes.
 const STREAM_WINDOW: u32 = 2 << 20;
 const WINDOW: u32 = 5 << 20;
@@ -34,6 +35,7 @@ const STREAMS: usize = 100;
 #[derive(Clone)]
 pub(super) struct Http2 {
     sender: SendRequest<Bytes>,
+    gate: Gate,
     lost: Mark,
 }
 
@@ -48,7 +50,8 @@ impl Http2 {
         retire: impl Fn(&Mark) -> bool + Send + Sync + 'static,
     ) -> Result<Self, Broken> {
         let heard = Arc::new(Heard::now());
-        let io = CoalescingWriter::over(TokioIo::new(io), Arc::clone(&heard));
+        let gate = Gate::default();
+        let io = CoalescingWriter::over(Gated::over(TokioIo::new(io), gate.clone()), Arc::clone(&heard));
         let opened = Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(WINDOW)
@@ -71,7 +74,7 @@ impl Http2 {
                 }
             }
         });
-        Ok(Self { sender, lost })
+        Ok(Self { sender, gate, lost })
     }
 
     /// Reports whether this is the connection of that mark.
@@ -97,6 +100,7 @@ impl Http2 {
 
     /// Hands over a request; its answer is to be waited for.
     pub(super) fn begin(&self, request: &Request<Bytes>) -> Result<ResponseFuture, Broken> {
+        self.gate.admit(request)?;
         let mut head = Request::new(());
         *head.method_mut() = request.method().clone();
         *head.uri_mut() = request.uri().clone();

@@ -1,6 +1,6 @@
 //! The other side of a lane: a connection that is opened when first needed, and again when it is lost. Requests are handed
 //! over to HTTP/2 where they are made, and answers are read there: no task and no channel lies between. Servers without
-//! HTTP/2 are spoken to in HTTP/1.1, over as many connections as that takes.
+//! HTTP/2 are spoken to in HTTP/1.1, over as many connections as that takes ([`Http1`]).
 //!
 //! HOT: every request passes here.
 
@@ -14,16 +14,13 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use http::{Request, Response, Uri};
-use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming};
-use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::Connection;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tower::{BoxError, Service, ServiceExt as _};
+use tower::{BoxError, Service};
 
-use super::fence::Fence;
+use super::http1::{self, Http1};
 use super::http2::{Http2, Mark, Reader};
 
 /// Stream that a connection runs over.
@@ -47,7 +44,7 @@ impl<C> Connector for C where
 /// See the module.
 pub(super) struct Peer<C> {
     connector: C,
-    http1: Pool<C, Full<Bytes>>,
+    http1: Http1,
     speaks: Arc<Mutex<Option<Speaks>>>,
     /// Held while a connection is opened; when that failed last, and why. Who waited for it fails likewise.
     opening: tokio::sync::Mutex<Option<(Instant, Broken)>>,
@@ -61,8 +58,7 @@ enum Speaks {
 
 impl<C: Connector> Peer<C> {
     pub(super) fn new(connector: C) -> Self {
-        let http1 = Pool::builder(TokioExecutor::new()).timer(TokioTimer::new()).build(connector.clone());
-        Self { connector, http1, speaks: Arc::default(), opening: tokio::sync::Mutex::default() }
+        Self { connector, http1: Http1::default(), speaks: Arc::default(), opening: tokio::sync::Mutex::default() }
     }
 
     /// Sends a request; `lane` is held until its answer has been read.
@@ -72,9 +68,7 @@ impl<C: Connector> Peer<C> {
         lane: Arc<()>,
     ) -> impl Future<Output = Result<Response<Answer>, Broken>> + Send + use<C> {
         let begun = match self.known() {
-            Some(Speaks::Http2(connection)) => {
-                Ok((Fence::check(request).and_then(|()| connection.begin(request)), connection))
-            }
+            Some(Speaks::Http2(connection)) => Ok((connection.begin(request), connection)),
             _ => Err(Box::new(request.clone())),
         };
         async move {
@@ -88,14 +82,9 @@ impl<C: Connector> Peer<C> {
     }
 
     async fn open_and_send(&self, request: Request<Bytes>) -> Result<Response<Parts>, Broken> {
-        let speaks = self.open(request.uri()).await?;
-        Fence::check(&request)?;
-        match speaks {
+        match self.open(request.uri()).await? {
             Speaks::Http2(connection) => over_http2(connection.begin(&request), connection).await,
-            Speaks::Http1 => {
-                let answer = self.http1.request(request.map(Full::new)).await;
-                Ok(answer.map_err(Broken::because)?.map(Parts::Http1))
-            }
+            Speaks::Http1 => Ok(self.http1.send(&self.connector, &request).await?.map(Parts::Http1)),
         }
     }
 
@@ -134,8 +123,9 @@ impl<C: Connector> Peer<C> {
         if uri.scheme() != Some(&http::uri::Scheme::HTTPS) {
             return Ok(Speaks::Http1);
         }
-        let io = self.connector.clone().oneshot(uri.clone()).await.map_err(|e| Broken::Other(Arc::from(e.into())))?;
+        let io = http1::dial(&self.connector, uri).await?;
         if !io.connected().is_negotiated_h2() {
+            self.http1.keep(io).await?;
             return Ok(Speaks::Http1);
         }
         let speaks = Arc::downgrade(&self.speaks);

@@ -8,6 +8,7 @@ use hyper_util::client::legacy::connect::Connected;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
+use super::super::fence::{Fence, Permission};
 use super::*;
 
 /// A connection on which HTTP/2 was agreed, or was not.
@@ -58,16 +59,24 @@ enum Manner {
     Refuses,
     /// Knows no HTTP/2.
     Old,
+    /// Knows no HTTP/2, and closes the connection when it was idle for a second.
+    OldAndHasty,
+    /// Echoes, but reads nothing for five seconds.
+    Late,
 }
 
 async fn serve(mut io: DuplexStream, manner: Manner) {
-    if matches!(manner, Manner::Old) {
+    if matches!(manner, Manner::Old | Manner::OldAndHasty) {
         let mut buffer = vec![0; 4096];
-        while io.read(&mut buffer).await.is_ok_and(|n| n > 0) {
+        let idle = Duration::from_secs(if matches!(manner, Manner::Old) { 600 } else { 1 });
+        while tokio::time::timeout(idle, io.read(&mut buffer)).await.is_ok_and(|read| read.is_ok_and(|n| n > 0)) {
             let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nold";
             io.write_all(answer).await.expect("written");
         }
         return;
+    }
+    if matches!(manner, Manner::Late) {
+        tokio::time::sleep(Duration::from_secs(5)).await;
     }
     let mut connection = h2::server::handshake(io).await.expect("a handshake");
     while let Some(Ok((request, mut respond))) = connection.accept().await {
@@ -94,7 +103,8 @@ async fn serve(mut io: DuplexStream, manner: Manner) {
             let mut body = request.into_body();
             let mut whole = Vec::new();
             while let Some(part) = body.data().await {
-                let part = part.expect("a part");
+                // A request that breaks off is none.
+                let Ok(part) = part else { return };
                 body.flow_control().release_capacity(part.len()).expect("taken");
                 whole.extend_from_slice(&part);
             }
@@ -140,7 +150,7 @@ fn peer(manners: &'static [Manner]) -> (Arc<Peer<impl Connector>>, Arc<Seen>) {
                 serve(far, manner).await;
                 count.ended.fetch_add(1, Ordering::SeqCst);
             });
-            Ok(Wire(TokioIo::new(near), !matches!(manner, Manner::Old)))
+            Ok(Wire(TokioIo::new(near), !matches!(manner, Manner::Old | Manner::OldAndHasty)))
         })
     });
     (Arc::new(Peer::new(connector)), seen)
@@ -245,10 +255,31 @@ async fn who_waits_for_a_connection_fails_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn servers_without_http2_are_spoken_to_in_http1() {
-    let (peer, _) = peer(&[Manner::Old]);
+    let (peer, seen) = peer(&[Manner::Old]);
     for _ in 0..2 {
         assert_eq!(ask(&peer, b"x").await.expect("an answer"), "old");
     }
+    assert_eq!(seen.opened(), 1);
+    let (one, two) = tokio::join!(ask(&peer, b"x"), ask(&peer, b"y"));
+    assert_eq!((one.expect("an answer"), two.expect("an answer")), ("old".into(), "old".into()));
+    assert_eq!(seen.opened(), 2, "each carries one request at a time");
+    tokio::time::sleep(Duration::from_secs(95)).await;
+    assert_eq!(ask(&peer, b"x").await.expect("an answer"), "old");
+    assert_eq!((seen.opened(), seen.open()), (3, 1), "those that nobody used for long are closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http1_connections_that_the_server_closed_are_replaced() {
+    let (peer, seen) = peer(&[Manner::OldAndHasty]);
+    for turn in 1..4 {
+        assert_eq!(ask(&peer, b"x").await.expect("an answer"), "old");
+        assert_eq!(seen.opened(), turn);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+fn until(end: Instant) -> Fence {
+    Fence::new(move || if Instant::now() < end { Permission::Granted } else { Permission::Expired })
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,15 +287,16 @@ async fn writes_are_not_sent_once_their_fence_is_closed() {
     for (what, manners, warm) in [
         ("over a connection that is open", &[Manner::Echoes][..], true),
         ("while a connection is opened", &[Manner::Echoes], false),
-        ("in HTTP/1.1", &[Manner::Old], false),
+        ("over a connection of HTTP/1.1 that is open", &[Manner::Old], true),
+        ("while a connection of HTTP/1.1 is opened", &[Manner::Old], false),
     ] {
         let (peer, _) = peer(manners);
         if warm {
-            assert_eq!(ask(&peer, b"x").await.expect("an answer"), "x");
+            ask(&peer, b"x").await.expect("an answer");
         }
         // A connection takes a second to be opened.
         let closes = Instant::now() + Duration::from_millis(if warm { 0 } else { 500 });
-        let fence = Fence::new(move || Instant::now() < closes);
+        let fence = until(closes);
         let send = async |method: &str| {
             let mut request = Request::builder().method(method).uri("https://server/path").body(Bytes::new())?;
             request.headers_mut().insert("content-length", 0.into());
@@ -275,4 +307,32 @@ async fn writes_are_not_sent_once_their_fence_is_closed() {
         assert_eq!(refused, "the request was not sent: the lease has expired", "{what}");
         assert!(send("GET").await.is_ok(), "{what}: reads pass");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_connection_was_handed_does_not_leave_it_once_the_fence_is_closed() {
+    let (peer, seen) = peer(&[Manner::Late, Manner::Echoes]);
+    // More than the other side takes before it reads.
+    let mut request = Request::put("https://server/path").body(Bytes::from(vec![b'x'; 200_000])).expect("a request");
+    until(Instant::now() + Duration::from_secs(3)).guard(&mut request);
+    let began = Instant::now();
+    let sent = Arc::clone(&peer).send(&request, Arc::default()).await;
+    assert_eq!(sent.err().expect("held back").to_string(), "the request was not sent: the lease has expired");
+    assert_eq!(began.elapsed().as_secs(), 6, "it was handed over after a second, and had no room for five");
+    assert_eq!(ask(&peer, b"y").await.expect("an answer"), "y", "others get another connection");
+    assert_eq!(seen.opened(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_outlive_a_permission_that_was_given_back() {
+    let (peer, seen) = peer(&[Manner::Echoes]);
+    let end = Instant::now() + Duration::from_secs(3);
+    let fence = Fence::new(move || if Instant::now() < end { Permission::Granted } else { Permission::Absent });
+    let mut request = Request::put("https://server/path").body(Bytes::from_static(b"x")).expect("a request");
+    fence.guard(&mut request);
+    assert!(Arc::clone(&peer).send(&request, Arc::default()).await.is_ok());
+    tokio::time::sleep_until(end).await;
+    assert!(Arc::clone(&peer).send(&request, Arc::default()).await.is_err());
+    assert_eq!(ask(&peer, b"y").await.expect("an answer"), "y");
+    assert_eq!(seen.opened(), 1);
 }

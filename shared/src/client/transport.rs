@@ -77,6 +77,12 @@ impl Transport {
         })
     }
 
+    /// [`fenced`](Self::fenced), where there is a fence: who does not elect a leader has none.
+    #[must_use]
+    pub fn behind(self, fence: Option<&Fence>) -> Self {
+        fence.map_or_else(|| self.clone(), |fence| self.fenced(fence))
+    }
+
     /// A client over the same connections.
     pub fn client(&self) -> Client {
         let send = Arc::clone(&self.send);

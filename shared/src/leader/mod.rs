@@ -20,7 +20,7 @@ use rand::Rng;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Fence;
+use crate::client::{Fence, Permission};
 use crate::events::{Kind, Recorder};
 use crate::run::Shutdown;
 use crate::types::object_reference;
@@ -86,7 +86,11 @@ impl Config {
     #[must_use]
     pub fn fence(&self) -> Fence {
         let (renewed, deadline) = (self.renewed.clone(), self.renew_deadline);
-        Fence::new(move || renewed.0.lock().is_some_and(|at| at.elapsed() < deadline))
+        Fence::new(move || match *renewed.0.lock() {
+            Some(at) if at.elapsed() < deadline => Permission::Granted,
+            Some(_) => Permission::Expired,
+            None => Permission::Absent,
+        })
     }
 
     /// Time for one request for the lease: a hung one leaves time for another before the renew deadline. Answers for
