@@ -46,6 +46,8 @@ pub struct Settings {
     pub sync_frequency: Duration,
     /// `allowedUnsafeSysctls`.
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// Tolerations may compare numbers.
+    pub tolerations_compare: bool,
     /// Resources of node and containers.
     pub resources: ResourceConfig,
     /// Everything runs inside a user namespace or without the rights to set kernel tunables.

@@ -5,35 +5,54 @@ use k8s_openapi::api::core::v1::{
     Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration, VolumeNodeAffinity,
 };
 
-/// Reports whether a toleration tolerates a taint.
+/// Feature gate that lets tolerations compare numbers, by `Gt` and `Lt`.
+pub const COMPARES: &str = "TaintTolerationComparisonOperators";
+
+/// Reports whether a toleration tolerates a taint. Where `compares` is false, [`COMPARES`] is off. Answers for upstream's
+/// `Toleration.ToleratesTaint`.
 #[must_use]
-pub fn tolerates<'a>(t: &'a Toleration, taint: &Taint) -> bool {
+pub fn tolerates<'a>(t: &'a Toleration, taint: &Taint, compares: bool) -> bool {
     let set = |field: &'a Option<String>| field.as_deref().filter(|text| !text.is_empty());
     if set(&t.effect).is_some_and(|effect| effect != taint.effect) || set(&t.key).is_some_and(|key| key != taint.key) {
         return false;
     }
-    let (wanted, value) = (t.value.as_deref().unwrap_or_default(), taint.value.as_deref().unwrap_or_default());
-    match t.operator.as_deref().unwrap_or_default() {
+    let text = |value: &'a Option<String>| value.as_deref().unwrap_or_default();
+    value_tolerates(text(&t.operator), text(&t.value), taint.value.as_deref().unwrap_or_default(), compares)
+}
+
+/// Reports whether the operator and the value of a toleration tolerate the value of a taint.
+#[must_use]
+pub fn value_tolerates(operator: &str, wanted: &str, value: &str, compares: bool) -> bool {
+    let numbers = || decimal(value).zip(decimal(wanted));
+    match operator {
         "" | "Equal" => wanted == value,
         "Exists" => true,
-        op @ ("Lt" | "Gt") => match (value.parse::<i64>(), wanted.parse::<i64>()) {
-            (Ok(value), Ok(bound)) => {
-                if op == "Lt" {
-                    value < bound
-                } else {
-                    value > bound
-                }
-            }
-            _ => false,
-        },
+        "Gt" if compares => numbers().is_some_and(|(value, bound)| value > bound),
+        "Lt" if compares => numbers().is_some_and(|(value, bound)| value < bound),
         _ => false,
     }
 }
 
-/// Reports whether every taint that `concerns` selects is tolerated.
+/// Reads a whole number that is written as short as can be: without a plus, leading zeros or a minus before zero. Answers
+/// for upstream's `IsDecimalInteger` with `ParseInt`.
 #[must_use]
-pub fn all_tolerated(taints: &[Taint], tolerations: &[Toleration], concerns: impl Fn(&Taint) -> bool) -> bool {
-    taints.iter().filter(|t| concerns(t)).all(|taint| tolerations.iter().any(|t| tolerates(t, taint)))
+pub fn decimal(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.starts_with(['0', '+']) && text != "0" {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// Reports whether every taint that `concerns` selects is tolerated; `compares` as in [`tolerates`].
+#[must_use]
+pub fn all_tolerated(
+    taints: &[Taint],
+    tolerations: &[Toleration],
+    compares: bool,
+    concerns: impl Fn(&Taint) -> bool,
+) -> bool {
+    taints.iter().filter(|t| concerns(t)).all(|taint| tolerations.iter().any(|t| tolerates(t, taint, compares)))
 }
 
 /// Reports whether the node satisfies the pod's nodeSelector and required node affinity.
@@ -104,7 +123,68 @@ mod tests {
             (json!({"key": "k", "operator": "Gt", "value": "1"}), false),
         ] {
             let parsed: Toleration = serde_json::from_value(t.clone()).expect("toleration");
-            assert_eq!(tolerates(&parsed, &taint), want, "{t}");
+            assert_eq!(tolerates(&parsed, &taint, true), want, "{t}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_as_people_write_them() {
+        for (text, want) in [
+            ("0", Some(0)),
+            ("5", Some(5)),
+            ("-5", Some(-5)),
+            ("10", Some(10)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775808", None),
+            ("", None),
+            ("-", None),
+            ("-0", None),
+            ("00", None),
+            ("05", None),
+            ("-05", None),
+            ("+5", None),
+            ("-+5", None),
+            ("--5", None),
+            (" 5", None),
+            ("5 ", None),
+            ("5.0", None),
+            ("0x5", None),
+            ("1_0", None),
+            ("x", None),
+        ] {
+            assert_eq!(decimal(text), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn tolerations_compare_numbers_by_their_gate() {
+        let toleration = |op: &str, value: &str| Toleration {
+            key: Some("k".into()),
+            operator: Some(op.into()),
+            value: Some(value.into()),
+            ..Toleration::default()
+        };
+        for (op, wanted, value, want) in [
+            ("Gt", "5", Some("6"), true),
+            ("Gt", "5", Some("5"), false),
+            ("Lt", "5", Some("4"), true),
+            ("Lt", "5", Some("5"), false),
+            ("Lt", "-1", Some("-2"), true),
+            ("Gt", "-1", Some("0"), true),
+            ("Gt", "05", Some("6"), false),
+            ("Gt", "+5", Some("6"), false),
+            ("Gt", "5", Some("06"), false),
+            ("Gt", "5", Some("+6"), false),
+            ("Gt", "5", Some("x"), false),
+            ("Gt", "5", None, false),
+            ("Gt", "", Some("6"), false),
+            ("Lt", "99999999999999999999", Some("6"), false),
+            ("gt", "5", Some("6"), false),
+        ] {
+            let taint = Taint { key: "k".into(), value: value.map(Into::into), ..Taint::default() };
+            assert_eq!(tolerates(&toleration(op, wanted), &taint, true), want, "{op} {wanted} {value:?}");
+            assert!(!tolerates(&toleration(op, wanted), &taint, false), "{op} {wanted} {value:?}: the gate is off");
         }
     }
 

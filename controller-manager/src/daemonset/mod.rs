@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::metrics::Passage;
+use shared::placement;
 use shared::workqueue::Queue;
 
 use self::plan::Snapshot;
@@ -42,6 +43,8 @@ struct DaemonSets {
     revisions: Store<ControllerRevision>,
     expectations: Arc<Expectations>,
     failures: Mutex<Backoff>,
+    /// Tolerations may compare numbers.
+    compares: bool,
 }
 
 fn selects(set: &DaemonSet, labels: Option<&std::collections::BTreeMap<String, String>>) -> bool {
@@ -63,6 +66,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             revisions: revisions.store(),
             expectations: Arc::clone(&expectations),
             failures: Mutex::new(Backoff::new(Duration::from_secs(1), Duration::from_mins(15))),
+            compares: cx.gate(placement::COMPARES),
         });
         owned::watch(&sets, &queue);
         owned::watch_revisions(&revisions, cx.selectors(), queue.clone(), |s: &DaemonSet, r: &ControllerRevision| {
@@ -77,7 +81,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         };
         wake.listen(&pods);
         let (wake, all) = (queue.clone(), sets.store());
-        let changes = Passage::new("daemonset-node-updates");
+        let (changes, compares) = (Passage::new("daemonset-node-updates"), cx.gate(placement::COMPARES));
         nodes.add_handler(move |event: &Event<Node>| {
             if let Event::Updated { old, new } = event
                 && placement_view(old) == placement_view(new)
@@ -85,7 +89,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
                 return;
             }
             let _under_way = changes.begin();
-            for set in all.list().iter().filter(|set| concerns(set, event)) {
+            for set in all.list().iter().filter(|set| concerns(set, event, compares)) {
                 wake.add(Key::of(&set.metadata));
             }
         });
@@ -97,11 +101,12 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 }
 
 /// Reports whether a node's coming, change or going matters to a set. Answers for upstream's `syncNodeUpdate`.
-fn concerns(set: &DaemonSet, event: &Event<Node>) -> bool {
+fn concerns(set: &DaemonSet, event: &Event<Node>, compares: bool) -> bool {
     let Some(template) = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()) else { return false };
+    let should_run = |node: &Node| plan::should_run(template, node, compares);
     match event {
-        Event::Updated { old, new } => plan::should_run(template, old) != plan::should_run(template, new),
-        Event::Added(node) | Event::Deleted(node) => plan::should_run(template, node).0,
+        Event::Updated { old, new } => should_run(old) != should_run(new),
+        Event::Added(node) | Event::Deleted(node) => should_run(node).0,
     }
 }
 
@@ -143,8 +148,8 @@ impl DaemonSets {
         let mut nodes = self.nodes.list();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let (held, again) = self.held(&set, &pods);
-        let snapshot =
-            Snapshot { set, nodes, pods, revisions: history::sorted(revisions), settled: unmet.is_none(), held };
+        let (revisions, settled, compares) = (history::sorted(revisions), unmet.is_none(), self.compares);
+        let snapshot = Snapshot { set, nodes, pods, revisions, settled, held, compares };
         let mut actions = plan::plan(&snapshot, clock::now());
         self.note_failures(&snapshot, &actions);
         if let Some(Action::Create { path, body }) = actions.first() {
@@ -230,7 +235,7 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(concerns(&set, &event), expected, "{why}");
+            assert_eq!(concerns(&set, &event, false), expected, "{why}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod as NewPod, PodSpec, Toleration,
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod as NewPod, PodSpec, Taint, Toleration,
 };
 use k8s_openapi::jiff::Timestamp;
 use shared::placement;
@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub settled: bool,
     /// Nodes whose failed pod was replaced so often that the next replacement has to wait.
     pub held: HashSet<String>,
+    /// Tolerations may compare numbers.
+    pub compares: bool,
 }
 
 /// The next writes for this daemon set: history first, then pods, then status.
@@ -94,17 +96,19 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     actions
 }
 
-/// Reports whether a pod of this template should be started on the node, and whether a running one may stay.
+/// Reports whether a pod of this template should be started on the node, and whether a running one may stay; `compares`
+/// lets tolerations compare numbers.
 #[must_use]
-pub fn should_run(template: &PodSpec, node: &Node) -> (bool, bool) {
+pub fn should_run(template: &PodSpec, node: &Node, compares: bool) -> (bool, bool) {
     let wrong_node = template.node_name.as_deref().is_some_and(|n| !n.is_empty() && n != object::name(&node.metadata));
     if wrong_node || !placement::affinity_allows(template, node) {
         return (false, false);
     }
     let tolerations = tolerations(template);
     let taints = nodes::taints(node);
-    let start = placement::all_tolerated(taints, &tolerations, |t| t.effect == "NoSchedule" || t.effect == "NoExecute");
-    let stay = placement::all_tolerated(taints, &tolerations, |t| t.effect == "NoExecute");
+    let tolerated = |concerns: fn(&Taint) -> bool| placement::all_tolerated(taints, &tolerations, compares, concerns);
+    let start = tolerated(|t| t.effect == "NoSchedule" || t.effect == "NoExecute");
+    let stay = tolerated(|t| t.effect == "NoExecute");
     (start, start || stay)
 }
 
@@ -203,7 +207,7 @@ impl<'a> Placement<'a> {
         let wants = s
             .nodes
             .iter()
-            .map(|n| (object::name(&n.metadata), template.map_or((false, false), |t| should_run(t, n))))
+            .map(|n| (object::name(&n.metadata), template.map_or((false, false), |t| should_run(t, n, s.compares))))
             .collect();
         let min_ready = spec.and_then(|x| x.min_ready_seconds).unwrap_or(0);
         Self { s, hashes, now, min_ready, by_node, wants }

@@ -70,7 +70,15 @@ fn placement() {
         node("not-ready", taint("NoExecute", "node.kubernetes.io/not-ready")),
     ];
     let ds = set("v1", json!({"type": "RollingUpdate"}));
-    let mut s = Snapshot { set: ds, nodes, pods: vec![], revisions: vec![], settled: true, held: HashSet::new() };
+    let mut s = Snapshot {
+        set: ds,
+        nodes,
+        pods: vec![],
+        revisions: vec![],
+        settled: true,
+        held: HashSet::new(),
+        compares: false,
+    };
     assert_eq!(shape(&s), ["create on plain", "create on cordoned", "create on not-ready"]);
     s.settled = false;
     assert!(shape(&s).is_empty(), "earlier creations are not seen yet");
@@ -100,6 +108,7 @@ fn daemon_pods_carry_hash_affinity_and_tolerations() {
         revisions: vec![],
         settled: true,
         held: HashSet::new(),
+        compares: false,
     };
     let pod = plan(&s, now())
         .into_iter()
@@ -123,6 +132,7 @@ fn rolling_update() {
         revisions: vec![],
         settled: true,
         held: HashSet::new(),
+        compares: false,
     };
     let rolling =
         |u: Value, s: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": u, "maxSurge": s}});
@@ -221,6 +231,7 @@ fn nodes_that_are_no_longer_wanted() {
         revisions: vec![],
         settled: true,
         held: HashSet::new(),
+        compares: false,
     };
     let old = |ready| pod("old", "left", "old", ready, "Running");
     let new = |ready| pod("new", "right", &hash, ready, "Running");
@@ -246,7 +257,7 @@ fn status_counts_nodes() {
     let ds = set("v1", json!({}));
     let hash = current_hash(&ds);
     let pods = vec![pod("a", "n1", &hash, true, "Running"), pod("b", "n3", "old", true, "Running")];
-    let s = Snapshot { set: ds, nodes, pods, revisions: vec![], settled: false, held: HashSet::new() };
+    let s = Snapshot { set: ds, nodes, pods, revisions: vec![], settled: false, held: HashSet::new(), compares: false };
     let status = plan(&s, now()).into_iter().find_map(|a| match a {
         Action::Report { body, .. } => Some(body["status"].clone()),
         _ => None,

@@ -39,6 +39,8 @@ struct Evictions {
     nodes: Store<Node>,
     /// Bounded by the pods on tainted nodes.
     planned: Mutex<HashMap<Key, Planned>>,
+    /// Tolerations may compare numbers.
+    compares: bool,
 }
 
 fn no_execute(node: &Node) -> impl Iterator<Item = &Taint> {
@@ -56,6 +58,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
             nodes: nodes.store(),
             planned: Mutex::default(),
+            compares: cx.gate(shared::placement::COMPARES),
         });
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         pods.add_handler(move |event: &Event<Pod>| {
@@ -116,7 +119,7 @@ impl Evictions {
         let now = clock::instant();
         let (planned, called_off) = match self.nodes.get("", pods::node(&pod)) {
             Some(node) => {
-                let fate = plan::fate(&pod, nodes::taints(&node));
+                let fate = plan::fate(&pod, nodes::taints(&node), self.compares);
                 self.settle(key, |before| plan::next(before, object::uid(&pod.metadata), fate, now))
             }
             None => (self.planned.lock().get(key).cloned(), false),

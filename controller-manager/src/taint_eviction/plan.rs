@@ -26,14 +26,14 @@ pub enum Fate {
     Goes,
 }
 
-/// Decide by the taints with effect NoExecute.
+/// Decide by the taints with effect NoExecute; `compares` lets tolerations compare numbers.
 #[must_use]
-pub fn fate(pod: &Pod, taints: &[Taint]) -> Fate {
+pub fn fate(pod: &Pod, taints: &[Taint], compares: bool) -> Fate {
     let no_execute = taints.iter().filter(|t| t.effect == NO_EXECUTE);
     let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_ref()).map_or(&[][..], |t| t.as_slice());
     let mut shortest: Option<Duration> = None;
     for taint in no_execute {
-        let Some(t) = tolerations.iter().find(|t| placement::tolerates(t, taint)) else {
+        let Some(t) = tolerations.iter().find(|t| placement::tolerates(t, taint, compares)) else {
             return Fate::Goes;
         };
         // The largest number means for ever, as in upstream's `getMinTolerationTime`.
@@ -135,7 +135,7 @@ mod tests {
             let toleration = json!({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
             let spec = json!({"containers": [], "tolerations": [toleration]});
             let pod: Pod = serde_json::from_value(json!({"spec": spec})).expect("pod");
-            let (planned, _) = next(None, "u", fate(&pod, &taints), Instant::now());
+            let (planned, _) = next(None, "u", fate(&pod, &taints, false), Instant::now());
             assert_eq!(planned.is_none(), stays, "{seconds}");
         }
     }
@@ -161,9 +161,20 @@ mod tests {
         ] {
             let pod: Pod =
                 serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).expect("pod");
-            assert_eq!(fate(&pod, &taints), want, "{tolerations}");
+            assert_eq!(fate(&pod, &taints, false), want, "{tolerations}");
         }
-        assert_eq!(fate(&Pod::default(), &[]), Fate::Stays);
+        assert_eq!(fate(&Pod::default(), &[], false), Fate::Stays);
+    }
+
+    #[test]
+    fn tolerations_compare_numbers_by_their_gate() {
+        let taint =
+            Taint { key: "level".into(), value: Some("7".into()), effect: NO_EXECUTE.into(), ..Taint::default() };
+        let tolerations = json!([{"key": "level", "operator": "Gt", "value": "5", "effect": NO_EXECUTE}]);
+        let pod: Pod =
+            serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).expect("pod");
+        assert_eq!(fate(&pod, std::slice::from_ref(&taint), true), Fate::Stays);
+        assert_eq!(fate(&pod, &[taint], false), Fate::Goes);
     }
 
     #[test]

@@ -571,6 +571,7 @@ impl Config {
             max_crash_backoff: jiff::SignedDuration::try_from(crash).unwrap_or(jiff::SignedDuration::from_mins(5)),
             sync_frequency: kubelet.sync_frequency.0,
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
+            tolerations_compare: self.gates.enabled(shared::placement::COMPARES),
             resources: ResourceConfig {
                 kube_reserved: kubelet.kube_reserved.clone(),
                 system_reserved: kubelet.system_reserved.clone(),

@@ -5,7 +5,7 @@ use super::sysctls;
 use crate::node::conditions::Pressure;
 use crate::pods;
 use crate::resources::{QosClass, qos_class};
-use k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
 use shared::placement;
@@ -28,6 +28,8 @@ pub struct Measure<'a> {
     pub pressure: Pressure,
     /// Kernel settings that pods may ask for besides the safe ones.
     pub sysctls: &'a [String],
+    /// Tolerations may compare numbers.
+    pub tolerations_compare: bool,
     /// The node is going down.
     pub going_down: bool,
 }
@@ -171,7 +173,7 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
             "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
         );
     }
-    if !pods::is_static(pod) && !tolerates_execution(pod, measure.node) {
+    if !pods::is_static(pod) && !tolerates_execution(pod, measure) {
         return rejected(
             "TaintToleration",
             "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate".to_owned(),
@@ -181,10 +183,11 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
 }
 
 /// False where the node has a taint that would have the pod removed at once.
-fn tolerates_execution(pod: &Pod, node: Option<&Node>) -> bool {
-    let taints = node.and_then(|node| node.spec.as_ref()?.taints.as_ref());
+fn tolerates_execution(pod: &Pod, measure: &Measure<'_>) -> bool {
+    let taints = measure.node.and_then(|node| node.spec.as_ref()?.taints.as_ref());
     let tolerations: Vec<_> = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten()).collect();
-    let tolerated = |taint: &Taint| tolerations.iter().any(|toleration| placement::tolerates(toleration, taint));
+    let covers = |t: &Toleration, taint: &Taint| placement::tolerates(t, taint, measure.tolerations_compare);
+    let tolerated = |taint: &Taint| tolerations.iter().any(|toleration| covers(toleration, taint));
     taints.into_iter().flatten().filter(|taint| taint.effect == "NoExecute").all(tolerated)
 }
 
@@ -266,7 +269,7 @@ fn pressed(pod: &Pod, pressure: Pressure) -> Option<Refusal> {
         let (key, effect) = ("node.kubernetes.io/memory-pressure".to_owned(), "NoSchedule".to_owned());
         let taint = Taint { key, effect, ..Taint::default() };
         let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-        if qos_class(pod) != QosClass::BestEffort || tolerations.any(|t| placement::tolerates(t, &taint)) {
+        if qos_class(pod) != QosClass::BestEffort || tolerations.any(|t| placement::tolerates(t, &taint, false)) {
             return None;
         }
     }
@@ -305,6 +308,7 @@ mod tests {
             others: &others,
             pressure,
             sysctls: &[],
+            tolerations_compare: false,
             going_down: false,
         };
         let calm = measure(Pressure::default());
@@ -377,6 +381,7 @@ mod tests {
             others: &[],
             pressure: Pressure::default(),
             sysctls: &[],
+            tolerations_compare: false,
             going_down,
         };
         let reason = |spec: serde_json::Value, going_down: bool| {

@@ -251,6 +251,7 @@ pub mod tests {
             max_crash_backoff: jiff::SignedDuration::from_mins(5),
             sync_frequency: Duration::from_secs(60),
             allowed_unsafe_sysctls: Vec::new(),
+            tolerations_compare: false,
             enable_controller_attach_detach: true,
             resources: ResourceConfig {
                 kube_reserved: Default::default(),

@@ -189,6 +189,7 @@ impl Manager {
             others: &others,
             pressure: node.pressure,
             sysctls: &self.cx.settings.allowed_unsafe_sysctls,
+            tolerations_compare: self.cx.settings.tolerations_compare,
             going_down: node.going_down,
         };
         if let Some(refusal) = admission::refuse(pod, &measure) {
