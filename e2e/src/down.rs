@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::layout::{CONTROL_PLANE, Layout, Node};
-use crate::{machine, network, node};
+use crate::{load_balancer, machine, network, node};
 
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
@@ -21,6 +21,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// When something resists: its name is in the error.
 pub fn down(layout: &Layout) -> Result<()> {
     let nodes = layout.all_nodes();
+    stop_machine(&layout.machine(load_balancer::NAME))?;
+    load_balancer::remove_routes();
     stop_nodes(layout, &nodes)?;
     if layout.root.exists() {
         eprintln!("==> stopping the control plane");

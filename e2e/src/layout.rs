@@ -24,6 +24,10 @@ pub const NODE_PREFIX_6: u8 = 64;
 pub const CLUSTER_CIDR_6: &str = "fd00:10:244::/48";
 /// See [`HOST_ADDRESS_6`].
 pub const SERVICE_CIDR_6: &str = "fd00:10:96::/112";
+/// Addresses of Services of type `LoadBalancer`, beside the node network.
+pub const LOAD_BALANCER_CIDR: &str = "10.89.1.0/24";
+/// See [`LOAD_BALANCER_CIDR`].
+pub const LOAD_BALANCER_CIDR_6: &str = "fd00:10:89:1::/120";
 /// Cluster DNS in [`SERVICE_CIDR`]: `manifests/addons/coredns.yaml` asks for it.
 pub const DNS_SERVICE: &str = "10.96.0.10";
 /// The `kubernetes` Service has the first address of its range, and cluster DNS the tenth.

@@ -21,6 +21,7 @@ pub mod ha;
 pub mod image;
 pub mod join;
 pub mod layout;
+pub mod load_balancer;
 pub mod machine;
 pub mod network;
 pub mod node;

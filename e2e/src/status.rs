@@ -8,6 +8,7 @@ use anyhow::Result;
 use nix::unistd::Pid;
 
 use crate::layout::{CONTROL_PLANE, Layout};
+use crate::load_balancer;
 use crate::machine::{self, Machine};
 use crate::up::kubectl;
 
@@ -38,6 +39,7 @@ pub fn status(layout: &Layout) -> Result<String> {
     let names = std::iter::once(CONTROL_PLANE.to_owned()).chain(nodes.iter().map(|node| node.name.clone()));
     let mut names: Vec<String> = names.collect();
     names.dedup();
+    names.push(load_balancer::NAME.to_owned());
     let mut rows = Vec::new();
     for name in names {
         rows.extend(processes(&layout.machine(&name))?);

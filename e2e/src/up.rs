@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::layout::{CONTROL_PLANE, Layout, MAX_NODES, Node};
 use crate::machine::running;
 use crate::supervisor::log_file;
-use crate::{control_plane, dns, ha, image, join, network, node, pki, preflight, shell};
+use crate::{control_plane, dns, ha, image, join, load_balancer, network, node, pki, preflight, shell};
 
 /// Ways to run the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,7 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane, dns: Optio
             join::approve_serving(layout, node)?;
         }
     }
+    load_balancer::machine(layout).start(layout)?;
     if dns.is_some() {
         say("cluster DNS");
         dns::install(layout)?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use e2e::layout::Layout;
 use e2e::machine::{self, Machine};
-use e2e::{backup, bench, down, image, status, supervisor, up};
+use e2e::{backup, bench, down, image, load_balancer, status, supervisor, up};
 
 fn main() -> ExitCode {
     match run(&command().get_matches()) {
@@ -73,6 +73,12 @@ fn command() -> Command {
         .subcommand(Command::new("bench").about("measure the figures the project is held to").arg(path("archive")))
         .subcommand(process_command("stop", "stop a process of a machine and keep it down"))
         .subcommand(process_command("start", "let a stopped process run again"))
+        .subcommand(
+            Command::new(load_balancer::NAME)
+                .about("give addresses to Services of type LoadBalancer")
+                .hide(true)
+                .arg(Arg::new("dual-stack").long("dual-stack").action(ArgAction::SetTrue)),
+        )
         .subcommand(Command::new("supervise").hide(true).arg(path("machine")))
         .subcommand(
             Command::new("wrap")
@@ -120,6 +126,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
             backup::restore(&layout, path(given, "folder")?, given.get_one::<u32>("revisions").copied())
         }
         Some(("bench", given)) => bench::bench(&layout, path(given, "archive")?),
+        Some((load_balancer::NAME, given)) => load_balancer::run(&layout.admin_conf(), given.get_flag("dual-stack")),
         Some(("supervise", given)) => supervisor::supervise(&Machine::read(path(given, "machine")?)?),
         Some(("stop", given)) => machine::stop(&mark(&layout, given)?),
         Some(("start", given)) => std::fs::remove_file(mark(&layout, given)?).context("it is not stopped"),

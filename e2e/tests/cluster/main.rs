@@ -11,6 +11,7 @@ mod failures;
 mod injection;
 mod joining;
 mod kubectl;
+mod load_balancer;
 mod measured;
 mod node;
 mod processors;
@@ -37,6 +38,7 @@ fn a_real_cluster_stands() {
     } else {
         eprintln!("SKIPPED: addresses of two families, because IPv6 is off on this machine");
     }
+    load_balancer::gives_addresses(&cluster, if dual_stack { 2 } else { 1 });
     joining::by_token(&cluster);
     kubectl::create_and_look(&cluster);
     kubectl::change(&cluster);

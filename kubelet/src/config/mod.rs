@@ -8,8 +8,7 @@ mod effects;
 mod validation;
 
 use crate::cpus::{CpuConfig, CpuSet};
-use crate::images::Pulls;
-use crate::images::pulled::Verification;
+use crate::images::{Pulls, pulled::Verification};
 use crate::memory::{MemoryConfig, MemoryReservation};
 use crate::resources::{CgroupVersion, ResourceConfig};
 use crate::settings::Settings;

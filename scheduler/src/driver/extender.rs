@@ -72,7 +72,7 @@ struct HttpExtender {
     config: Config,
     managed: HashSet<String>,
     client: kube::Client,
-    /// The same connections, for the leader alone.
+    /// Client over the same connections that only the leader may use.
     binder: kube::Client,
     objects: Objects,
     timeout: Duration,

@@ -59,7 +59,7 @@ pub struct Plugins {
 pub struct PluginConfig {
     /// Plugin.
     pub name: String,
-    /// Its `<Name>Args`.
+    /// Arguments of the plugin: `<Name>Args`.
     #[serde(default)]
     pub args: Value,
 }
@@ -77,7 +77,7 @@ pub struct ProfileConfig {
     /// Plugins, on top of the default set.
     #[serde(default)]
     pub plugins: Option<Plugins>,
-    /// Their arguments.
+    /// Arguments of the plugins, by name.
     #[serde(default, deserialize_with = "nullable")]
     pub plugin_config: Vec<PluginConfig>,
     /// Gates of `--feature-gates`.

@@ -11,9 +11,9 @@ use super::value::Value;
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) kind: Kind,
-    /// Its type.
+    /// Type of the value that the node evaluates to.
     pub(super) of: Type,
-    /// Its place in the source is found by this.
+    /// Number by which the place in the source is found.
     pub(super) id: u64,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct CoalescingWriter<T> {
     held: Vec<u8>,
     /// Number of bytes sent.
     sent: usize,
-    /// Its connection has looked once.
+    /// Set once the connection has asked for a batch.
     looked: bool,
 }
 

@@ -21,9 +21,9 @@ use super::peer::Broken;
 pub enum Permission {
     /// Writes pass.
     Granted,
-    /// It has ended by itself: nothing passes any more, not even what was begun.
+    /// Ended by itself: nothing passes any more, not even what was begun.
     Expired,
-    /// It was not granted, or was given back, which is when nothing is under way any more.
+    /// Not granted, or given back, which is when nothing is under way any more.
     Absent,
 }
 

@@ -1,0 +1,140 @@
+//! The load balancer of the one machine: Services of type `LoadBalancer` get an address that leads to the nodes.
+//!
+//! In: Services, EndpointSlices and Nodes, by watches. Out: `status.loadBalancer` and routes of the machine, where a cloud
+//! has load balancers; kube-proxy on the nodes knows the addresses. Never: a Service with a `loadBalancerClass`.
+
+mod plan;
+mod routes;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use shared::client;
+use shared::informer::{Factory, Store};
+use shared::run::{Shutdown, TaskGroup};
+use tokio::sync::Notify;
+
+use crate::layout::{LOAD_BALANCER_CIDR, LOAD_BALANCER_CIDR_6, Layout};
+use crate::machine::{Machine, Process};
+use plan::{Ingress, Plan, View};
+
+/// Name of the machine and of its process.
+pub const NAME: &str = "load-balancer";
+/// Changes that come within this time are one.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time before what failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Returns the machine of the load balancer, on the host's network.
+#[must_use]
+pub fn machine(layout: &Layout) -> Machine {
+    let run = vec!["--run".into(), layout.root.display().to_string(), NAME.into()];
+    let families = if layout.dual_stack { vec!["--dual-stack".into()] } else { Vec::new() };
+    Machine {
+        name: NAME.into(),
+        folder: layout.machine(NAME),
+        netns: None,
+        hostname: None,
+        binds: Vec::new(),
+        processes: vec![Process::new(NAME, layout.binary("cluster"), [run, families].concat())],
+    }
+}
+
+/// Removes the routes that the load balancer left.
+pub fn remove_routes() {
+    routes::remove(&pools(true));
+}
+
+fn pools(dual_stack: bool) -> Vec<IpNet> {
+    let ranges = [Some(LOAD_BALANCER_CIDR), dual_stack.then_some(LOAD_BALANCER_CIDR_6)];
+    ranges.into_iter().flatten().filter_map(|range| range.parse().ok()).collect()
+}
+
+/// Runs the load balancer until the process ends.
+///
+/// # Errors
+/// A kubeconfig that cannot be used.
+pub fn run(kubeconfig: &Path, dual_stack: bool) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(kubeconfig, &pools(dual_stack)))
+}
+
+async fn serve(kubeconfig: &Path, pools: &[IpNet]) -> Result<()> {
+    let options = client::Options {
+        kubeconfig: kubeconfig.display().to_string(),
+        user_agent: client::user_agent(NAME),
+        ..client::Options::default()
+    };
+    let client = client::new(&options).await?;
+    let (tasks, shutdown, changed) = (TaskGroup::new(), Shutdown::new(), Arc::new(Notify::new()));
+    let factory = Factory::new(client.clone(), tasks, shutdown);
+    let services = factory.informer::<Service>();
+    let slices = factory.informer::<EndpointSlice>();
+    let nodes = factory.informer::<Node>();
+    let wake = || {
+        let changed = Arc::clone(&changed);
+        move || changed.notify_one()
+    };
+    let (of_service, of_slice, of_node) = (wake(), wake(), wake());
+    services.add_handler(move |_| of_service());
+    slices.add_handler(move |_| of_slice());
+    nodes.add_handler(move |_| of_node());
+    let stores = Stores { services: services.store(), slices: slices.store(), nodes: nodes.store() };
+    factory.start();
+    factory.wait_synced().await;
+    loop {
+        let plan = plan::plan(&stores.view(), pools);
+        if let Err(error) = apply(&client, &plan, pools).await {
+            eprintln!("Failed to sync, retrying: {error:#}");
+            tokio::time::sleep(RETRY).await;
+            continue;
+        }
+        for pending in &plan.pending {
+            eprintln!("Service is pending: {pending}");
+        }
+        changed.notified().await;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+struct Stores {
+    services: Store<Service>,
+    slices: Store<EndpointSlice>,
+    nodes: Store<Node>,
+}
+
+impl Stores {
+    fn view(&self) -> View {
+        View { services: self.services.list(), slices: self.slices.list(), nodes: self.nodes.list() }
+    }
+}
+
+/// Routes come first: an address that is shown answers.
+async fn apply(client: &kube::Client, plan: &Plan, pools: &[IpNet]) -> Result<()> {
+    let (wanted, ranges) = (plan.routes.clone(), pools.to_vec());
+    tokio::task::spawn_blocking(move || routes::apply(&wanted, &ranges)).await??;
+    for status in &plan.statuses {
+        write(client, status).await?;
+    }
+    Ok(())
+}
+
+async fn write(client: &kube::Client, status: &Ingress) -> Result<()> {
+    let ingress: Vec<_> = status.addresses.iter().map(|ip| json!({"ip": ip, "ipMode": "VIP"})).collect();
+    let balancer = if ingress.is_empty() { json!({"ingress": null}) } else { json!({"ingress": ingress}) };
+    let services: Api<Service> = Api::namespaced(client.clone(), &status.namespace);
+    let patch = Patch::Merge(json!({"status": {"loadBalancer": balancer}}));
+    match services.patch_status(&status.name, &PatchParams::default(), &patch).await {
+        // Deleted meanwhile.
+        Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
+        written => Ok(written.map(drop)?),
+    }
+}
