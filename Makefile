@@ -11,9 +11,12 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export PATH := $(CACHE)/bin:$(PATH)
 # The machine's own target, named because release binaries are static (hack/build.sh).
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
-export BIN := $(CARGO_TARGET_DIR)/$(TRIPLE)/release
-CLUSTER_BINARY := $(BIN)/cluster
-CLUSTER := $(CLUSTER_BINARY) --run .run
+# What is to be played with is built fast, what is to be installed or measured is optimised as a whole (Cargo.toml).
+export PROFILE = release
+up status down backup restore load addons images dns-image: PROFILE = fast
+export BIN = $(CARGO_TARGET_DIR)/$(TRIPLE)/$(PROFILE)
+CLUSTER_BINARY = $(BIN)/cluster
+CLUSTER = $(CLUSTER_BINARY) --run .run
 
 .PHONY: help up status down backup restore load addons chart-images helm build install deb test test-ha test-vm test-kubeadm test-helm fuzz chaos bench images dns-image release lint deps
 help: ## This list
@@ -43,7 +46,7 @@ status: ## Tell what of the cluster runs, and how to talk to it
 	@$(CLUSTER) status
 
 down: ## Stop the cluster and leave nothing behind
-	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build"; exit 1; fi
+	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build PROFILE=fast"; exit 1; fi
 
 backup: ## Save etcd and the certificates into the new folder BACKUP
 	@test -n "$(BACKUP)" || { echo "error: no folder given; use: make backup BACKUP=folder"; exit 1; }
