@@ -16,8 +16,7 @@ use shared::run::{Shutdown, TaskGroup};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::addresses::NodePortResolver;
-use crate::backend::Mode;
-use crate::backend::{Backend, Environment, Written};
+use crate::backend::{Backend, Environment, Mode, SyncError, Written};
 use crate::changes::{Changes, Waiting};
 use crate::conntrack;
 use crate::health::{CheckPorts, Health};
@@ -38,13 +37,22 @@ pub struct FamilyProxy {
     desired: Desired,
     /// The last sync was good: the next one is of changes alone.
     is_written: bool,
+    /// UDP services changed since connection tracking was told: a sync that fails leaves it to the next one.
+    flows_changed: bool,
 }
 
 impl FamilyProxy {
     /// A family that has written nothing.
     #[must_use]
     pub fn new(family: Family, backend: Box<dyn Backend>) -> Self {
-        Self { family, backend, desired: Desired::default(), is_written: false }
+        Self { family, backend, desired: Desired::default(), is_written: false, flows_changed: false }
+    }
+
+    /// Writes what differs, and says whether connection tracking has to be told.
+    async fn write(&mut self, delta: &Delta, all: bool) -> Result<(Written, bool), SyncError> {
+        self.flows_changed |= all || delta.has_udp();
+        let written = self.backend.sync(&self.desired, &delta.ports).await?;
+        Ok((written, std::mem::take(&mut self.flows_changed)))
     }
 }
 
@@ -139,15 +147,16 @@ impl Proxier {
             let delta = plan(&self.stores, &waiting, (&node, proxy.family), &mut proxy.desired);
             has_checks |= delta.checks;
             let began = Instant::now();
-            match proxy.backend.sync(&proxy.desired, &delta.ports).await {
-                Ok(Written::Nothing) => self.health.written(proxy.family),
-                Ok(written) => {
-                    proxy.is_written = true;
-                    metrics::synced(proxy.family, began.elapsed(), written);
-                    metrics::without_local_endpoints(proxy.family, proxy.desired.without_local());
-                    programmed(proxy.family, &waiting);
+            match proxy.write(&delta, waiting.all).await {
+                Ok((written, flows_changed)) => {
+                    if written != Written::Nothing {
+                        proxy.is_written = true;
+                        metrics::synced(proxy.family, began.elapsed(), written);
+                        metrics::without_local_endpoints(proxy.family, proxy.desired.without_local());
+                        programmed(proxy.family, &waiting);
+                    }
                     self.health.written(proxy.family);
-                    if waiting.all || delta.has_udp() {
+                    if flows_changed {
                         self.flows.applied(proxy.family, &proxy.desired);
                     }
                 }
@@ -234,5 +243,63 @@ fn programmed(family: Family, waiting: &Waiting) {
     let now = Timestamp::now();
     for triggered in waiting.services.values().flat_map(|pending| &pending.triggers) {
         metrics::programmed(family, Duration::try_from(now.duration_since(*triggered)).unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use serde_json::json;
+
+    use super::*;
+    use crate::plan::PortName;
+
+    /// A kernel that refuses the first write.
+    struct Busy(bool);
+
+    #[async_trait]
+    impl Backend for Busy {
+        async fn check_support(&self) -> Result<(), SyncError> {
+            Ok(())
+        }
+
+        async fn sync(&mut self, _: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
+            if std::mem::take(&mut self.0) {
+                return Err(SyncError::Timeout("iptables-restore".to_owned()));
+            }
+            Ok(if changed.is_empty() { Written::Everything } else { Written::Changes })
+        }
+
+        fn forget(&mut self) {}
+
+        fn set_environment(&mut self, _: &Environment) {}
+
+        async fn tend(&mut self) -> bool {
+            true
+        }
+
+        async fn is_present(&self) -> bool {
+            true
+        }
+
+        async fn clean_up(&mut self) -> Result<(), SyncError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn connection_tracking_is_told_by_the_sync_that_makes_good_for_a_failed_one() {
+        let service: Service = serde_json::from_value(json!({
+            "metadata": {"namespace": "kube-system", "name": "dns"},
+            "spec": {"clusterIP": "10.96.0.10", "ports": [{"port": 53, "protocol": "UDP"}]}}))
+        .expect("a service");
+        let mut proxy = FamilyProxy::new(Family::V4, Box::new(Busy(true)));
+        let (node, mut delta) = (NodeFacts::default(), Delta::default());
+        proxy.desired.replace(("kube-system", "dns"), Some(&service), &[], (&node, Family::V4), &mut delta);
+        assert!(proxy.write(&delta, false).await.is_err());
+        let retried = proxy.write(&Delta::default(), false).await.expect("written");
+        assert_eq!(retried, (Written::Everything, true));
+        let idle = proxy.write(&Delta::default(), false).await.expect("written");
+        assert_eq!(idle, (Written::Everything, false));
     }
 }

@@ -82,10 +82,12 @@ fn reconcile(family: Family, serving: &Serving) {
     let mut deleted = 0;
     let outcome = loop {
         match netlink::delete(family, |flow| serving.is_stale(flow), PASS) {
-            Ok(PASS) => deleted += PASS,
-            Ok(count) => {
-                deleted += count;
-                break Ok(());
+            Ok(pass) => {
+                deleted += pass.deleted;
+                // Entries that cannot be deleted are not found for ever.
+                if pass.found < PASS || pass.deleted == 0 {
+                    break Ok(());
+                }
             }
             Err(error) => break Err(error),
         }

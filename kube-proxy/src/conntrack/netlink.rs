@@ -23,11 +23,20 @@ pub struct Flow {
     pub answers: SocketAddr,
 }
 
-/// Deletes up to `limit` entries of UDP flows for which `stale` says so and returns how many it deleted.
+/// Outcome of one pass over the table of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// Stale entries that were found, as many as the limit where there may be more.
+    pub found: usize,
+    /// Entries of these that were deleted; others had ended by themselves meanwhile.
+    pub deleted: usize,
+}
+
+/// Deletes up to `limit` entries of UDP flows for which `stale` says so.
 ///
 /// # Errors
 /// The kernel has no connection tracking, or refuses.
-pub fn delete(family: Family, stale: impl Fn(&Flow) -> bool, limit: usize) -> io::Result<usize> {
+pub fn delete(family: Family, stale: impl Fn(&Flow) -> bool, limit: usize) -> io::Result<Pass> {
     let kernel = Netfilter::open(family)?;
     let mut found = Vec::new();
     dump(&kernel, |attributes| {
@@ -35,13 +44,12 @@ pub fn delete(family: Family, stale: impl Fn(&Flow) -> bool, limit: usize) -> io
             found.push(naming(attributes));
         }
     })?;
-    let mut deleted = 0;
+    let mut pass = Pass { found: found.len(), deleted: 0 };
     for entry in found {
         kernel.send(NLM_F_REQUEST | NLM_F_ACK, ConntrackMessage::Delete(entry))?;
-        // One that went by itself meanwhile does not count.
-        deleted += usize::from(kernel.acknowledged()?);
+        pass.deleted += usize::from(kernel.acknowledged()?);
     }
-    Ok(deleted)
+    Ok(pass)
 }
 
 fn dump(kernel: &Netfilter, mut each: impl FnMut(Vec<ConntrackAttribute>)) -> io::Result<()> {
@@ -177,9 +185,10 @@ mod tests {
                 track(&kernel, &client(1001), (service, gone), Protocol::Udp);
                 track(&kernel, &client(1002), (service, gone), Protocol::Udp);
                 let stale = |flow: &Flow| flow.answers == at(gone);
-                assert_eq!(delete(family, stale, 1).expect("deleted"), 1, "no more than the limit");
-                assert_eq!(delete(family, stale, 10).expect("deleted"), 1);
-                assert_eq!(delete(family, stale, 10).expect("deleted"), 0);
+                let pass = |limit| delete(family, stale, limit).expect("deleted");
+                assert_eq!(pass(1), Pass { found: 1, deleted: 1 }, "no more than the limit");
+                assert_eq!(pass(10), Pass { found: 1, deleted: 1 });
+                assert_eq!(pass(10), Pass::default());
                 assert_eq!(tracked(&kernel), [Flow { destination: at(service), answers: at(kept) }]);
             }
         });
@@ -192,7 +201,8 @@ mod tests {
             for port in 0..5_000 {
                 track(&kernel, &format!("10.2.0.1:{}", 1000 + port), ("10.0.0.10:53", "10.1.0.9:53"), Protocol::Udp);
             }
-            assert_eq!(delete(Family::V4, |_| true, 100_000).expect("deleted"), 5_000);
+            let pass = delete(Family::V4, |_| true, 100_000).expect("deleted");
+            assert_eq!(pass, Pass { found: 5_000, deleted: 5_000 });
             assert_eq!(tracked(&kernel), []);
         });
     }
