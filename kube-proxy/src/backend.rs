@@ -1,6 +1,6 @@
 //! Interface of a proxy mode: brings the kernel to a [`Desired`] state.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::net::IpAddr;
@@ -198,7 +198,7 @@ pub enum NodePorts {
 
 /// Chains of one port as they were written, with a number for the text of each instead of the text.
 #[derive(Debug, Default)]
-pub struct WrittenChains(Vec<(String, u64)>);
+pub struct WrittenChains(BTreeMap<String, u64>);
 
 impl WrittenChains {
     /// Of chains with their rules.
@@ -210,13 +210,15 @@ impl WrittenChains {
     /// True for a chain that was written with these rules.
     #[must_use]
     pub fn has(&self, chain: &str, rules: &[impl Hash]) -> bool {
-        self.0.iter().any(|(name, written)| name == chain && *written == fingerprint(rules))
+        self.0.get(chain).is_some_and(|written| *written == fingerprint(rules))
     }
 
     /// The names of those that are not among the chains of `after`.
-    pub fn gone<R>(self, after: &[(String, Vec<R>)]) -> impl Iterator<Item = String> {
-        let stays = |chain: &String| after.iter().any(|(name, _)| name == chain);
-        self.0.into_iter().map(|(chain, _)| chain).filter(move |chain| !stays(chain))
+    pub fn gone<R>(mut self, after: &[(String, Vec<R>)]) -> impl Iterator<Item = String> {
+        for (name, _) in after {
+            self.0.remove(name);
+        }
+        self.0.into_keys()
     }
 }
 

@@ -19,8 +19,7 @@ use shared::informer::{Event, Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
 
 use crate::addresses::NodePortResolver;
-use crate::backend::Mode;
-use crate::backend::{Backend, DryRun, Environment, Options, SyncError};
+use crate::backend::{Backend, DryRun, Environment, Mode, Options, SyncError};
 use crate::changes::{Changes, TRIGGERED};
 use crate::config_file;
 use crate::conntrack;

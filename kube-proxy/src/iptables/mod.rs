@@ -12,8 +12,7 @@ pub(crate) use batch::Batch;
 use render::{FIREWALL, Part, SHARED, fixed, guards_localnet, part};
 pub(crate) use tables::{Jump, Tables};
 
-use crate::backend::Mode;
-use crate::backend::{Backend, Counters, Environment, Options, SyncError, Written, WrittenChains};
+use crate::backend::{Backend, Counters, Environment, Mode, Options, SyncError, Written, WrittenChains};
 use crate::metrics;
 use crate::plan::{Desired, PortName};
 use async_trait::async_trait;

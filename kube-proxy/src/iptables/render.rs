@@ -44,7 +44,7 @@ pub(super) struct Part {
 /// Renders a service port, with comments in the chains of its endpoints where `comments` says so.
 pub(super) fn part(name: &PortName, port: &ServicePort, options: &Options, comments: bool) -> Part {
     let mut part = Part::default();
-    Renderer { name, port, options, comments, part: &mut part }.render();
+    Renderer { name, port, options, comments, endpoint_chains: HashSet::new(), part: &mut part }.render();
     part
 }
 
@@ -134,6 +134,8 @@ struct Renderer<'a> {
     port: &'a ServicePort,
     options: &'a Options,
     comments: bool,
+    /// Chains of endpoints that are rendered.
+    endpoint_chains: HashSet<String>,
     part: &'a mut Part,
 }
 
@@ -239,7 +241,7 @@ impl Renderer<'_> {
 
     /// Adds the chain of an endpoint, once for both policies.
     fn endpoint_chain(&mut self, endpoint: &Endpoint, chain: String) {
-        if self.part.chains.iter().any(|(known, _)| *known == chain) {
+        if !self.endpoint_chains.insert(chain.clone()) {
             return;
         }
         let bits = if endpoint.address.is_ipv4() { 32 } else { 128 };

@@ -15,8 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use async_trait::async_trait;
 use ipnet::IpNet;
 
-use crate::backend::Mode;
-use crate::backend::{Backend, Environment, NodePorts, Options, SyncError, Written, blocking, output};
+use crate::backend::{Backend, Environment, Mode, NodePorts, Options, SyncError, Written, blocking, output};
 use crate::iptables::{Batch, Tables};
 use crate::kernel;
 use crate::plan::{Desired, Family, PortName, Protocol};

@@ -15,8 +15,7 @@ mod table;
 mod tests;
 mod transaction;
 
-use crate::backend::Mode;
-use crate::backend::{Backend, DryRun, Environment, Options, SyncError, Written, WrittenChains, blocking};
+use crate::backend::{Backend, DryRun, Environment, Mode, Options, SyncError, Written, WrittenChains, blocking};
 use crate::metrics;
 use crate::netlink::{Batches, Refusal};
 use crate::plan::{Desired, PortName};
@@ -24,7 +23,7 @@ use async_trait::async_trait;
 use claims::{Claims, Wanted};
 use render::{MASQUERADE_CHAIN, Part, fixed_chains, node_port_ips, part};
 use rule::Text;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 use table::Existing;
@@ -89,19 +88,17 @@ impl Nftables {
 
     /// Writes all rules, some services at a time, and what leads to them last: until then traffic goes by what was there.
     async fn write_all(&mut self, desired: &Desired) -> Result<Applied, SyncError> {
-        if self.starts_over {
-            self.commits.commit(Transaction::removal(self.options.family)).await?;
-        }
         let family = self.options.family;
+        if std::mem::take(&mut self.starts_over) {
+            self.commits.commit(Transaction::removal(family)).await?;
+        }
         let existing = match self.options.dry_run {
             Some(_) => Existing::default(),
             None => blocking(move || Existing::read(family).map_err(refused)).await?,
         };
-        // Until it is known that it can be: another proxy's sets of these names may be of other types.
-        self.starts_over = !existing.chains.is_empty();
         let fixed = fixed_chains(&self.options);
         let mut applied = Applied::default();
-        let mut transaction = Transaction::new(self.options.family);
+        let mut transaction = Transaction::new(family);
         transaction.table();
         // Some are there without rules already, for chains of services to jump to.
         fixed
@@ -150,7 +147,6 @@ impl Nftables {
         chains.iter().for_each(|name| transaction.flush_chain(name));
         transaction.append(lookups);
         self.commits.commit(transaction).await?;
-        self.starts_over = false;
         self.stale = chains.into_iter().map(|name| ((true, name), now)).collect();
         self.stale.extend(sets.into_iter().map(|name| ((false, name), now)));
         Ok(applied)
@@ -172,7 +168,8 @@ impl Nftables {
             let before = applied.ports.remove(name).unwrap_or_default();
             let port = desired.ports.get(name);
             let part = port.map(|port| part(name, port, &self.options)).unwrap_or_default();
-            for (set, seconds) in part.affinity.iter().filter(|set| !before.affinity.contains(set)) {
+            let known: HashSet<&(String, u32)> = before.affinity.iter().collect();
+            for (set, seconds) in part.affinity.iter().filter(|set| !known.contains(set)) {
                 transaction.affinity_set(set, *seconds);
                 self.stale.remove(&(false, set.clone()));
             }
@@ -183,8 +180,8 @@ impl Nftables {
             gone.extend(before.chains.gone(&part.chains).map(|chain| (true, chain)));
             let after = Kept::of(part);
             applied.claims.change(name, &before.wanted, &after.wanted, &mut transaction);
-            let has_set = |set: &str| after.affinity.iter().any(|(name, _)| name == set);
-            let sets = before.affinity.into_iter().map(|(set, _)| set).filter(|set| !has_set(set));
+            let kept: HashSet<&str> = after.affinity.iter().map(|(set, _)| set.as_str()).collect();
+            let sets = before.affinity.into_iter().map(|(set, _)| set).filter(|set| !kept.contains(set.as_str()));
             gone.extend(sets.map(|set| (false, set)));
             if port.is_some() {
                 applied.ports.insert(name.clone(), after);
@@ -251,9 +248,19 @@ impl Commits {
 fn explain(refusal: Refusal, transaction: &Transaction) -> io::Error {
     let index = (refusal.sequence as usize).checked_sub(1);
     match index.and_then(|index| transaction.operations().nth(index)) {
-        Some(step) => io::Error::other(format!("{}: {}", Text(transaction.family(), step), refusal.error)),
+        Some(step) => {
+            let told = format!("{}: {}", Text(transaction.family(), step), refusal.error);
+            io::Error::new(refusal.error.kind(), told)
+        }
         None => refusal.error,
     }
+}
+
+/// Reports whether the kernel has chains or sets of our names that are of other types, as another proxy may have left. A lack
+/// of memory or time says nothing about the table: its rules stay until all can be written.
+fn is_mismatch(error: &SyncError) -> bool {
+    use io::ErrorKind::{AlreadyExists, InvalidInput, Unsupported};
+    matches!(error, SyncError::Kernel { error, .. } if matches!(error.kind(), AlreadyExists | InvalidInput | Unsupported))
 }
 
 fn refused(error: io::Error) -> SyncError {
@@ -273,7 +280,11 @@ impl Backend for Nftables {
         let (applied, written) = match self.applied.take() {
             Some(applied) if changed.is_empty() => (applied, Written::Nothing),
             Some(applied) => (self.write(applied, desired, changed).await?, Written::Changes),
-            None => (self.write_all(desired).await?, Written::Everything),
+            None => {
+                let applied = self.write_all(desired).await;
+                self.starts_over = applied.as_ref().is_err_and(is_mismatch);
+                (applied?, Written::Everything)
+            }
         };
         self.applied = Some(applied);
         Ok(written)

@@ -1,6 +1,6 @@
 //! [`Desired`] as the chains, maps and sets of one nftables table. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use data_encoding::BASE32;
@@ -29,7 +29,7 @@ pub(super) struct Part {
 /// Renders a service port.
 pub(super) fn part(name: &PortName, port: &ServicePort, options: &Options) -> Part {
     let mut part = Part { cluster_ip: Some(port.cluster_ip), ..Part::default() };
-    Renderer { name, port, options, part: &mut part }.render();
+    Renderer { name, port, options, endpoint_chains: HashSet::new(), part: &mut part }.render();
     part
 }
 
@@ -144,6 +144,8 @@ struct Renderer<'a> {
     name: &'a PortName,
     port: &'a ServicePort,
     options: &'a Options,
+    /// Chains of endpoints that are rendered.
+    endpoint_chains: HashSet<String>,
     part: &'a mut Part,
 }
 
@@ -209,6 +211,9 @@ impl Renderer<'_> {
 
     fn endpoint_chain(&mut self, endpoint: &Endpoint) -> String {
         let name = chain("endpoint", self.name, &endpoint_text(endpoint));
+        if !self.endpoint_chains.insert(name.clone()) {
+            return name;
+        }
         let mut rules: Vec<Rule> = vec![vec![from(endpoint.address), masquerade()].into()];
         if let Some(seconds) = self.port.affinity {
             let set = self.affinity_set(endpoint);
@@ -217,10 +222,7 @@ impl Renderer<'_> {
         }
         let destination = Statement::Destination(SocketAddr::new(endpoint.address, endpoint.port));
         rules.push(vec![Statement::Protocol(self.name.protocol), destination].into());
-        let known = self.part.chains.iter().any(|(chain, _)| *chain == name);
-        if !known {
-            self.part.chains.push((name.clone(), rules));
-        }
+        self.part.chains.push((name.clone(), rules));
         name
     }
 

@@ -251,3 +251,20 @@ fn networks_are_intervals_without_overlaps() {
         assert_eq!(found, expected, "{networks:?}");
     }
 }
+
+#[test]
+fn only_a_table_of_other_types_is_made_anew() {
+    for (errno, anew) in [
+        (libc::EEXIST, true),
+        (libc::EINVAL, true),
+        (libc::EOPNOTSUPP, true),
+        (libc::ENOBUFS, false),
+        (libc::ENOMEM, false),
+        (libc::ETIMEDOUT, false),
+        (libc::EINTR, false),
+    ] {
+        let error = io::Error::from_raw_os_error(errno);
+        let told = io::Error::new(error.kind(), "add chain ip kube-proxy services: refused");
+        assert_eq!(is_mismatch(&refused(told)), anew, "errno {errno}");
+    }
+}

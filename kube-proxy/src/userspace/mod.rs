@@ -23,8 +23,7 @@ use shared::config::Settings as Fields;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinHandle;
 
-use crate::backend::Mode;
-use crate::backend::{Backend, Environment, Options, SyncError, Written};
+use crate::backend::{Backend, Environment, Mode, Options, SyncError, Written};
 use crate::iptables::{Batch, CANARY, Tables};
 use crate::plan::{Desired, Family, Policy, PortName, Protocol, ServicePort};
 use balancer::Balancer;
