@@ -64,8 +64,9 @@ ADDONS ?= local-path metrics-server
 addons: deps ## Give the running cluster ADDONS: local-path (the default StorageClass), metrics-server (kubectl top)
 	@hack/addons.sh $(CACHE) $(CLUSTER_BINARY) .run $(ADDONS)
 
-chart-images: deps build ## Build the images of the chart control-plane
-	@e2e/images/chart.sh $(CACHE)/images $(BIN)
+CHART_IMAGES := kube-apiserver kube-controller-manager kube-scheduler control-plane-bootstrap etcd
+chart-images: deps ## Build the images of the chart control-plane, as a release has them
+	@IMAGES="$(CHART_IMAGES)" DIST=$(CACHE)/images/chart hack/release.sh $(CACHE) $(TRIPLE)
 
 helm: deps ## Build Helm from its Go module
 	@e2e/images/module.sh $(CACHE) helm
@@ -95,7 +96,7 @@ test-ha: deps ## Take the parts of a control plane of three away, one after anot
 	@cargo build --workspace --locked --bins --examples
 	@BINARIES=$(CARGO_TARGET_DIR)/debug cargo test --workspace --locked --test ha -- --nocapture
 
-test-kubeadm: deps ## Run upstream's kubeadm with our images: init, join, upgrade, reset
+test-kubeadm: deps ## Run upstream's kubeadm with our images: init, join, upgrade, reset, and swaps of single components
 	@hack/kubeadm.sh $(CACHE)
 
 FUZZ_SECONDS ?= 600

@@ -113,6 +113,7 @@ fn command() -> Command {
     };
     let kubeconfig = || option("kubeconfig", "administrator's kubeconfig of the new cluster").required(true);
     Command::new("control-plane-bootstrap")
+        .version(shared::version::git_version())
         .about("Certificates, kubeconfigs and the first objects of a control plane that runs in pods")
         .subcommand_required(true)
         .subcommand(planned(Command::new("certificates").about("make and renew its Secrets")))

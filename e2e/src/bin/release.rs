@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use e2e::release::{self, REGISTRY, ReleaseIdentity, Sources};
+use e2e::release::{self, IMAGES, REGISTRY, ReleaseIdentity, Sources};
 
 fn main() -> ExitCode {
     match run(&command().get_matches()) {
@@ -28,7 +28,7 @@ fn command() -> Command {
     let version = concat!("v", env!("CARGO_PKG_VERSION"));
     Command::new("release")
         .about("Makes a release of built binaries: DIST/{bin,images}, and with --bundle tarballs, sums and an SBOM")
-        .arg(path("binaries", "the folder of the five binaries"))
+        .arg(path("binaries", "the folder of the binaries"))
         .arg(path("cache", "what e2e/images/go.sh and e2e/images/debian.sh filled"))
         .arg(path("dist", "where the release goes; what is there is replaced"))
         .arg(text("repository", REGISTRY, "what images are named under"))
@@ -36,6 +36,14 @@ fn command() -> Command {
         .arg(text("commit", "0000000000000000000000000000000000000000", "the commit that the binaries are of"))
         .arg(text("date", "1970-01-01T00:00:00Z", "the date of the commit, in UTC"))
         .arg(Arg::new("strip").long("strip").action(ArgAction::SetTrue).help("without what debuggers need"))
+        .arg(
+            Arg::new("image")
+                .long("image")
+                .action(ArgAction::Append)
+                .conflicts_with("bundle")
+                .value_parser(IMAGES)
+                .help("this image alone, as DIST/IMAGE.tar, and nothing else; may be repeated"),
+        )
         .arg(Arg::new("bundle").long("bundle").action(ArgAction::SetTrue).help("tarballs, sums and an SBOM as well"))
 }
 
@@ -51,21 +59,44 @@ fn run(given: &ArgMatches) -> Result<()> {
         repository: text("repository"),
         identity,
     };
+    let chosen: Vec<&str> = given.get_many::<String>("image").unwrap_or_default().map(String::as_str).collect();
+    if !chosen.is_empty() {
+        return some(&mut sources, dist, &chosen, given.get_flag("strip"));
+    }
     let (binaries, images) = (dist.join("bin"), dist.join("images"));
     clean(&[&binaries, &images])?;
-    release::stamp(&sources, &binaries)?;
-    if given.get_flag("strip") {
-        release::strip(&binaries)?;
-    }
-    sources.binaries = binaries;
-    for image in release::images(&sources, &images)? {
-        println!("{}", image.display());
-    }
+    finish(&mut sources, &binaries, given.get_flag("strip"))?;
+    tell(&release::images(&sources, &images, &IMAGES)?);
     if given.get_flag("bundle") {
         release::sbom(&sources, &dist.join("sbom.spdx.json"))?;
         release::bundle(&sources, &images, dist)?;
     }
     Ok(())
+}
+
+/// Makes some images alone; the binaries in them are left nowhere else.
+fn some(sources: &mut Sources, dist: &Path, names: &[&str], strip: bool) -> Result<()> {
+    let binaries = dist.join(".bin");
+    clean(&[&binaries])?;
+    finish(sources, &binaries, strip)?;
+    let made = release::images(sources, dist, names);
+    fs::remove_dir_all(&binaries).with_context(|| format!("cannot remove {}", binaries.display()))?;
+    tell(&made?);
+    Ok(())
+}
+
+/// Puts the binaries as they are released into `folder`, where all that follows takes them from.
+fn finish(sources: &mut Sources, folder: &Path, strip: bool) -> Result<()> {
+    release::stamp(sources, folder)?;
+    if strip {
+        release::strip(folder)?;
+    }
+    folder.clone_into(&mut sources.binaries);
+    Ok(())
+}
+
+fn tell(archives: &[PathBuf]) {
+    archives.iter().for_each(|archive| println!("{}", archive.display()));
 }
 
 /// Empties folders, and makes them.

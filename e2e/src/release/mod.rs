@@ -5,11 +5,10 @@ mod bundle;
 mod identity;
 mod sbom;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 pub use bundle::bundle;
 pub use identity::ReleaseIdentity;
@@ -22,6 +21,19 @@ pub const REGISTRY: &str = "registry.k8s.io";
 /// The five.
 pub const BINARIES: [&str; 5] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
+/// The program that the chart runs as Jobs beside a control plane.
+const BOOTSTRAP: &str = "control-plane-bootstrap";
+/// Every image of a release.
+pub const IMAGES: [&str; 8] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kube-proxy",
+    BOOTSTRAP,
+    "etcd",
+    "coredns",
+    "pause",
+];
 /// The versions of what comes beside them, as `kubeadm config images list` of this release names them.
 const ETCD: &str = "3.6.6-0";
 const COREDNS: &str = "v1.13.1";
@@ -34,7 +46,7 @@ const IPTABLES_MODE: &str = include_str!("../../images/iptables/mode.c");
 /// The parts that a release is made from.
 #[derive(Debug)]
 pub struct Sources {
-    /// The folder of the five binaries.
+    /// The folder of the binaries.
     pub binaries: PathBuf,
     /// The folder that `e2e/images/go.sh` and `e2e/images/debian.sh` filled.
     pub cache: PathBuf,
@@ -79,13 +91,18 @@ impl Sources {
     }
 }
 
-/// Copies the five binaries into `folder` with the identity of the release.
+/// Programs that have a place for an identity.
+fn programs() -> impl Iterator<Item = &'static str> {
+    BINARIES.into_iter().chain([BOOTSTRAP])
+}
+
+/// Copies the binaries into `folder` with the identity of the release.
 ///
 /// # Errors
 /// When a binary is missing or has no place for an identity.
 pub fn stamp(sources: &Sources, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    BINARIES.iter().try_for_each(|name| sources.identity.stamp(&sources.binaries.join(name), &folder.join(name)))
+    programs().try_for_each(|name| sources.identity.stamp(&sources.binaries.join(name), &folder.join(name)))
 }
 
 /// Removes debug information from the binaries in `folder`: half of those of a debug build.
@@ -93,54 +110,67 @@ pub fn stamp(sources: &Sources, folder: &Path) -> Result<()> {
 /// # Errors
 /// When `strip` fails.
 pub fn strip(folder: &Path) -> Result<()> {
-    let files: Vec<String> = BINARIES.iter().map(|name| folder.join(name).display().to_string()).collect();
+    let files: Vec<String> = programs().map(|name| folder.join(name).display().to_string()).collect();
     let arguments: Vec<&str> = ["--strip-debug"].into_iter().chain(files.iter().map(String::as_str)).collect();
     crate::shell::run("strip", &arguments).map(|_| ())
 }
 
-/// Writes every image into `folder`, each an archive `NAME.tar`; `sources.binaries` are stamped already.
+/// Writes images into `folder`, each an archive `NAME.tar`; `sources.binaries` are stamped already.
 ///
 /// # Errors
-/// When a part is missing or cannot be written.
-pub fn images(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
+/// When a part is missing or cannot be written, or an image is none of [`IMAGES`].
+pub fn images(sources: &Sources, folder: &Path, names: &[&str]) -> Result<Vec<PathBuf>> {
     let work = folder.join(".work");
     fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
-    let made = images_with(sources, folder, &work);
+    let base = base(sources);
+    let made = base.and_then(|base| names.iter().map(|name| write(sources, folder, &base, name)).collect());
     fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     made
 }
 
-fn images_with(sources: &Sources, folder: &Path, work: &Path) -> Result<Vec<PathBuf>> {
-    let base = base(sources)?;
-    let tag = sources.identity.tag();
-    let mut made = BTreeMap::new();
-    let mut write = |name: &str, config: &Config, layers: &[&Layer]| -> Result<()> {
-        let archive = folder.join(format!("{name}.tar"));
-        image::write(config, layers, &archive).with_context(|| format!("image {}", config.reference))?;
-        made.insert(name.to_owned(), archive);
-        Ok(())
-    };
-    for name in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
-        write(name, &sources.config(name, &tag), &[&base, &program(sources, name)?])?;
+fn write(sources: &Sources, folder: &Path, base: &Layer, name: &str) -> Result<PathBuf> {
+    let work = folder.join(".work");
+    let layers = layers(sources, &work, name)?;
+    // Nothing is in pause's but itself.
+    let below = Some(base).filter(|_| name != "pause");
+    let layers: Vec<&Layer> = below.into_iter().chain(&layers).collect();
+    let (config, archive) = (config(sources, name), folder.join(format!("{name}.tar")));
+    image::write(&config, &layers, &archive).with_context(|| format!("image {}", config.reference))?;
+    Ok(archive)
+}
+
+fn config(sources: &Sources, name: &str) -> Config {
+    let entrypoint = vec![format!("/{name}")];
+    match name {
+        "etcd" => sources.foreign(name, ETCD),
+        "coredns" => Config { entrypoint, user: COREDNS_USER.into(), ..sources.foreign(name, COREDNS) },
+        "pause" => Config { entrypoint, user: image::PAUSE_USER.into(), ..sources.foreign(name, PAUSE) },
+        _ => sources.config(name, &sources.identity.tag()),
     }
-    let rules = rules(sources, work)?;
-    write("kube-proxy", &sources.config("kube-proxy", &tag), &[&base, &rules, &program(sources, "kube-proxy")?])?;
-    let mut etcd = Layer::default();
-    for name in ["etcd", "etcdctl", "etcdutl"] {
-        etcd.program(&format!("/usr/local/bin/{name}"), &sources.go(name));
+}
+
+/// The layers of an image above [`base`].
+fn layers(sources: &Sources, work: &Path, name: &str) -> Result<Vec<Layer>> {
+    let mut layer = Layer::default();
+    match name {
+        "kube-apiserver" | "kube-controller-manager" | "kube-scheduler" | BOOTSTRAP => {
+            return Ok(vec![program(sources, name)?]);
+        }
+        "kube-proxy" => return Ok(vec![rules(sources, work)?, program(sources, name)?]),
+        "etcd" => {
+            for name in ["etcd", "etcdctl", "etcdutl"] {
+                layer.program(&format!("/usr/local/bin/{name}"), &sources.go(name));
+            }
+        }
+        "coredns" => {
+            layer.binding_program("/coredns", &sources.go(name));
+        }
+        "pause" => {
+            layer.program("/pause", &image::pause_program(work)?);
+        }
+        _ => bail!("there is no image {name}; images are {}", IMAGES.join(", ")),
     }
-    write("etcd", &sources.foreign("etcd", ETCD), &[&base, &etcd])?;
-    let mut coredns = Layer::default();
-    coredns.binding_program("/coredns", &sources.go("coredns"));
-    let entrypoint = vec!["/coredns".into()];
-    let config = Config { entrypoint, user: COREDNS_USER.into(), ..sources.foreign("coredns", COREDNS) };
-    write("coredns", &config, &[&base, &coredns])?;
-    let mut pause = Layer::default();
-    pause.program("/pause", &image::pause_program(work)?);
-    let entrypoint = vec!["/pause".into()];
-    let config = Config { entrypoint, user: image::PAUSE_USER.into(), ..sources.foreign("pause", PAUSE) };
-    write("pause", &config, &[&pause])?;
-    Ok(made.into_values().collect())
+    Ok(vec![layer])
 }
 
 fn program(sources: &Sources, name: &str) -> Result<Layer> {
@@ -242,5 +272,25 @@ mod tests {
         assert_eq!(own.reference("coredns", COREDNS), "registry.example/k8s/coredns:v1.13.1");
         let tag = own.identity.tag();
         assert_eq!(own.reference("kube-proxy", &tag), "registry.example/k8s/kube-proxy:v1.35.4_ironclad.1");
+    }
+
+    /// Names that the chart control-plane asks for.
+    #[test]
+    fn images_have_the_names_that_the_chart_asks_for() {
+        let values = include_str!("../../../manifests/charts/control-plane/values.yaml");
+        let sources = sources(REGISTRY);
+        let of = |name: &str| config(&sources, name).reference;
+        assert_eq!(of(BOOTSTRAP), "registry.k8s.io/control-plane-bootstrap:v1.35.4_ironclad.1");
+        assert_eq!(of("etcd"), format!("registry.k8s.io/etcd:{ETCD}"));
+        assert!(
+            values.contains(&format!("etcdTag: {ETCD}\n")) && values.contains(&format!("repository: {REGISTRY}\n"))
+        );
+    }
+
+    #[test]
+    fn an_image_of_another_name_is_refused() {
+        let folder = std::env::temp_dir();
+        let error = layers(&sources(REGISTRY), &folder, "kubelet").expect_err("no image");
+        assert!(error.to_string().contains("no image kubelet; images are kube-apiserver, "), "{error}");
     }
 }
