@@ -4,12 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use e2e::layout::{Layout, Network, Node};
 use e2e::machine::{self, Machine, Process};
 use e2e::{down, network, node};
 use serde_json::Value;
+
+use crate::remains::Traces;
 
 /// Folders besides those of every node: of programs, of what kubeadm and its manifests make.
 const FOLDERS: [(&str, &str); 3] = [
@@ -32,17 +35,22 @@ pub struct Said {
     pub err: String,
 }
 
+/// Held by a test while it has machines: they have the same network in every test.
+static MACHINES: Mutex<()> = Mutex::new(());
+
 /// All machines, on a network of their own. Dropped in a panic they are stopped as well, unless KEEP is set.
 pub struct Lab {
     layout: Layout,
     nodes: Vec<Node>,
     cache: PathBuf,
     running: std::cell::Cell<bool>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Lab {
     /// Starts machines of these names; nothing is installed there but containerd.
     pub fn start(names: &[&str]) -> Self {
+        let alone = MACHINES.lock().unwrap_or_else(PoisonError::into_inner);
         let home = std::env::var("HOME").unwrap_or("/root".into());
         let variable = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_owned());
         let binaries = std::env::var("BINARIES").expect("BINARIES names the folder of the binaries; make sets it");
@@ -61,6 +69,7 @@ impl Lab {
             nodes: nodes.collect(),
             cache: PathBuf::from(variable("CACHE", &format!("{home}/.cache/ironclad"))),
             running: std::cell::Cell::new(true),
+            _alone: alone,
         };
         network::bridge(&lab.layout).expect("a bridge");
         lab.nodes.iter().for_each(|node| lab.start_node(node));
@@ -124,6 +133,11 @@ impl Lab {
             ["--binaries", &binaries, "--cache", &cache, "--dist", &to, "--release-version", version, "--strip"];
         e2e::shell::run(&release, &arguments).expect("a release");
         dist
+    }
+
+    /// Names of all machines.
+    pub fn names(&self) -> Vec<&str> {
+        self.nodes.iter().map(|node| node.name.as_str()).collect()
     }
 
     /// The node of this name.
@@ -259,10 +273,18 @@ impl Lab {
     /// Stops everything and checks that nothing is left.
     pub fn stop(&self) {
         self.running.set(false);
-        down::stop_nodes(&self.layout, &self.nodes).expect("they stop");
-        down::forget_nodes(&self.layout, &self.nodes).expect("their files go");
-        let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
-        assert!(!mounts.contains("ironclad-kubeadm"), "no mount is left");
+        let traces = Traces::of(&self.layout, &self.nodes);
+        self.take_down().expect("they stop, and their files go");
+        let left = traces.left();
+        assert!(left.is_empty(), "left behind: {left:#?}");
+    }
+
+    fn take_down(&self) -> anyhow::Result<()> {
+        down::stop_nodes(&self.layout, &self.nodes)?;
+        down::forget_nodes(&self.layout, &self.nodes)?;
+        // Points of mounts that the machines made here; any other is not empty.
+        FOLDERS.iter().for_each(|(_, path)| _ = fs::remove_dir(path));
+        Ok(())
     }
 
     fn keep_logs(&self) {
@@ -293,7 +315,6 @@ impl Drop for Lab {
             eprintln!("Kept: {}", self.layout.root.display());
             return;
         }
-        down::stop_nodes(&self.layout, &self.nodes).ok();
-        down::forget_nodes(&self.layout, &self.nodes).ok();
+        self.take_down().ok();
     }
 }

@@ -6,6 +6,7 @@
 
 mod certificates;
 mod lab;
+mod remains;
 mod reset;
 mod upgrade;
 mod workload;
@@ -27,11 +28,7 @@ const JOIN_LIMIT: Duration = Duration::from_secs(20);
 #[test]
 fn a_cluster_of_kubeadm_lives_its_life() {
     let lab = Lab::start(&["cp-1", "cp-2", "w-1"]);
-    let first = lab.release(FIRST);
-    for name in ["cp-1", "cp-2", "w-1"] {
-        lab.install(name, &first, "v1.35.4");
-        lab.load(name, &first);
-    }
+    install(&lab);
     let joins = init(&lab);
     wrong_tokens_are_refused(&lab, &joins);
     join(&lab, "w-1", &joins.worker);
@@ -39,13 +36,23 @@ fn a_cluster_of_kubeadm_lives_its_life() {
     join(&lab, "cp-2", &joins.control_plane);
     etcd_has_two_members(&lab);
     every_part_is(&lab, FIRST);
-    certificates::rotate(&lab);
+    certificates::are_rotated(&lab);
     certificates::renew(&lab);
     tokens(&lab);
     upgrade::all(&lab);
+    certificates::are_rotated(&lab);
     workload.end();
     reset::all(&lab);
     lab.stop();
+}
+
+/// Gives every machine the first release.
+fn install(lab: &Lab) {
+    let first = lab.release(FIRST);
+    for name in lab.names() {
+        lab.install(name, &first, FIRST);
+        lab.load(name, &first);
+    }
 }
 
 /// The commands that `kubeadm init` prints.
