@@ -1,6 +1,6 @@
 //! kubeadm as upstream builds it, with our binaries in the images that it asks for: a cluster of two control-plane nodes
 //! with stacked etcd and a worker is made, grown, upgraded and taken apart. A Service and the cluster's DNS are asked
-//! without a pause from the moment there is a worker.
+//! without a pause from the moment there is a worker. In a second one each of the five is swapped, there and back.
 
 #![allow(clippy::panic)] // a test panics to say what is wrong
 
@@ -8,6 +8,8 @@ mod certificates;
 mod lab;
 mod remains;
 mod reset;
+mod state;
+mod swap;
 mod upgrade;
 mod workload;
 
@@ -29,7 +31,7 @@ const JOIN_LIMIT: Duration = Duration::from_secs(20);
 fn a_cluster_of_kubeadm_lives_its_life() {
     let lab = Lab::start(&["cp-1", "cp-2", "w-1"]);
     install(&lab);
-    let joins = init(&lab);
+    let joins = init(&lab, "");
     wrong_tokens_are_refused(&lab, &joins);
     join(&lab, "w-1", &joins.worker);
     let workload = Workload::start(&lab);
@@ -43,6 +45,19 @@ fn a_cluster_of_kubeadm_lives_its_life() {
     certificates::are_rotated(&lab);
     workload.end();
     reset::all(&lab);
+    lab.stop();
+}
+
+#[test]
+fn each_part_is_swapped_there_and_back() {
+    let lab = Lab::start(&["cp-1", "w-1"]);
+    install(&lab);
+    let joins = init(&lab, swap::CONFIGURATION);
+    join(&lab, "w-1", &joins.worker);
+    let workload = Workload::start(&lab);
+    every_part_is(&lab, FIRST);
+    swap::all(&lab);
+    workload.end();
     lab.stop();
 }
 
@@ -70,12 +85,14 @@ fn timed<T>(what: &str, limit: Duration, work: impl FnOnce() -> T) -> T {
     done
 }
 
-fn init(lab: &Lab) -> Joins {
+/// Runs `kubeadm init` with `more` in its ClusterConfiguration.
+fn init(lab: &Lab, more: &str) -> Joins {
     let config = format!(
         include_str!("cluster.yaml"),
         address = lab.node("cp-1").address,
         patches = lab.patches("cp-1"),
-        version = FIRST
+        version = FIRST,
+        more = more,
     );
     let file = lab.file("cp-1", "/etc/kubernetes/cluster.yaml");
     std::fs::write(&file, config).expect("a file");
