@@ -153,6 +153,12 @@ fn kill(found: &Found, message: String, grace: Option<i64>) -> Step {
     Step::KillContainer { id: found.id.clone(), name: found.name.clone(), message, grace }
 }
 
+/// Ends an init container that the runtime has lost: its program may still run, and must not run beside the next attempt.
+fn kill_lost_init(found: &Found) -> Option<Step> {
+    let text = || "Init container is in \"unknown\" state, try killing it before restart".to_owned();
+    (found.state == State::Unknown).then(|| kill(found, text(), None))
+}
+
 /// Reports whether a container is another than the pod has by now.
 fn is_changed(container: &Container, found: &Found) -> bool {
     !found.hash.is_empty() && found.hash != container_hash(container) && found.hash != former_hash(container)
@@ -347,6 +353,7 @@ fn init_containers(
                     }
                 }
                 Some(_) | None => {
+                    steps.extend(found.and_then(kill_lost_init));
                     steps.push(start(container, Kind::Sidecar, latest));
                     false
                 }
@@ -370,7 +377,9 @@ fn init_containers(
                 State::Exited if found.exit_code == 0 => {}
                 State::Exited if passed => {}
                 State::Exited if !restarts(spec, container, found.exit_code) => return Init::Failed,
+                State::Unknown if !restarts_on_failure(spec, container) => return Init::Failed,
                 State::Exited | State::Created | State::Unknown => {
+                    steps.extend(kill_lost_init(found));
                     steps.push(start(container, Kind::Init, latest));
                     return Init::Waiting;
                 }

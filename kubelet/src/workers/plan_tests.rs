@@ -81,6 +81,24 @@ fn containers_of_upstreams_kubelet_and_of_older_releases_are_not_started_again()
 }
 
 #[test]
+fn an_init_container_that_the_runtime_lost_is_ended_before_it_is_started_again() {
+    let of = |policy: &str, own: serde_json::Value| {
+        pod(json!({"restartPolicy": policy, "initContainers": [{"name": "i", "image": "i", "restartPolicy": own}],
+            "containers": [{"name": "a", "image": "i"}]}))
+    };
+    let killed = "kill i: Init container is in \"unknown\" state, try killing it before restart";
+    for (pod, state, expected) in [
+        (of("Always", json!(null)), State::Unknown, &[killed, "start Init i 1"][..]),
+        (of("Never", json!(null)), State::Unknown, &["killpod false"]),
+        (of("Never", json!("Always")), State::Unknown, &[killed, "start Sidecar i 1"]),
+        (of("Always", json!(null)), State::Created, &["start Init i 1"]),
+    ] {
+        let observed = Observed { sandboxes: vec![sandbox()], containers: vec![found("i", state, 0)] };
+        check(&pod, observed, &Results::default(), expected);
+    }
+}
+
+#[test]
 fn a_new_pod_gets_a_sandbox_and_then_its_containers() {
     let none = Results::default();
     check(&simple("Always"), Observed::default(), &none, &["sandbox 0"]);
