@@ -97,6 +97,9 @@ impl Writer {
             return;
         }
         let base = document(pod.status.as_ref());
+        if pods::is_static(&entry.pod) {
+            keep_times(&base, &mut entry.status);
+        }
         let differs = patch_of(&base, &entry.status).is_some();
         entry.base = Some((now, base));
         drop(entries);
@@ -130,7 +133,7 @@ impl Writer {
 
     async fn write(&self, uid: &str) -> Result<Outcome, String> {
         let Some(client) = &self.client else { return Ok(Outcome::Done) };
-        let (pod, status, base, reclaimed) = {
+        let (pod, mut status, base, reclaimed) = {
             let entries = self.entries.lock();
             let Some(entry) = entries.get(uid) else { return Ok(Outcome::Done) };
             (Arc::clone(&entry.pod), entry.status.clone(), entry.base.clone(), entry.reclaimed)
@@ -142,6 +145,7 @@ impl Writer {
             };
             let base = base.filter(|(known, _)| *known >= revision(&mirror)).map(|(_, base)| base);
             let base = base.unwrap_or_else(|| document(mirror.status.as_ref()));
+            keep_times(&base, &mut status);
             (mirror, base)
         } else {
             let newest = base.filter(|(known, _)| *known >= revision(&pod)).map(|(_, base)| base);
@@ -201,6 +205,22 @@ impl Writer {
     }
 }
 
+/// Keeps the start time, and the times of conditions that have not changed, of a static pod's status as its mirror has it: the
+/// manifest, which is all that a kubelet begins with, says nothing of them.
+fn keep_times(base: &Value, status: &mut PodStatus) {
+    let Ok(before) = serde_json::from_value::<PodStatus>(base.clone()) else { return };
+    if before.start_time.is_some() {
+        status.start_time = before.start_time;
+    }
+    let known = before.conditions.unwrap_or_default();
+    for condition in status.conditions.iter_mut().flatten() {
+        let same = known.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status);
+        if let Some(time) = same.and_then(|c| c.last_transition_time.clone()) {
+            condition.last_transition_time = Some(time);
+        }
+    }
+}
+
 /// The patch for a status; conditions of others are left alone.
 fn patch_of(base: &Value, status: &PodStatus) -> Option<Value> {
     let mut wanted = document(Some(status));
@@ -250,6 +270,27 @@ impl StatusSink for Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kubelet_that_starts_anew_keeps_the_times_of_static_pods() {
+        let of = |start: &str, ready: &str, at: &str| {
+            json!({"startTime": start, "conditions": [
+                {"type": "Ready", "status": ready, "lastTransitionTime": at},
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}]})
+        };
+        let (first, second) = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z");
+        for (ready, expected) in [("True", [first, first]), ("False", [second, first])] {
+            let mut status: PodStatus = serde_json::from_value(of(second, ready, second)).expect("status");
+            keep_times(&of(first, "True", first), &mut status);
+            let kept = document(Some(&status));
+            assert_eq!(kept["startTime"], first);
+            let times = [0, 1].map(|place| kept["conditions"][place]["lastTransitionTime"].clone());
+            assert_eq!(times, expected.map(Value::from), "{ready}");
+        }
+        let mut status: PodStatus = serde_json::from_value(of(second, "True", second)).expect("status");
+        keep_times(&json!({}), &mut status);
+        assert_eq!(document(Some(&status)), of(second, "True", second));
+    }
 
     #[test]
     fn conditions_of_a_resize_go_and_those_of_others_stay() {
