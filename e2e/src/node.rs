@@ -220,6 +220,8 @@ fn kubelet_config(layout: &Layout, node: &Node, dns: bool) -> serde_json::Value 
         // The disk is shared with whatever else this machine does: nothing is evicted or thrown away for its sake.
         "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
         "imageGCHighThresholdPercent": 100,
+        // The control plane's node is on this machine's network, whose rules are not ours to add to.
+        "makeIPTablesUtilChains": !node.is_control_plane(),
         "failCgroupV1": false,
         "failSwapOn": false,
         "registerWithTaints": if node.is_control_plane() {

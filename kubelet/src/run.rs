@@ -19,7 +19,7 @@ use crate::node::agent::Agent;
 use crate::node::logind::SystemLogind;
 use crate::node::object::Identity;
 use crate::node::shutdown::{self, NodePods};
-use crate::node::{addresses, kmsg, lease, tunables};
+use crate::node::{addresses, kmsg, lease, tunables, util_chains};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
 use crate::plugins;
@@ -312,6 +312,9 @@ impl Kubelet {
         if self.config.gates.enabled("GracefulNodeShutdown") {
             let periods = shutdown::periods(kubelet);
             tasks.spawn("shutdown", shutdown::run(periods, SystemLogind::connect, node, token.clone()));
+        }
+        if kubelet.make_iptables_util_chains {
+            tasks.spawn("util-chains", util_chains::run(token.clone()));
         }
         tasks.spawn("oom", kmsg::run(Arc::clone(&cx.events), token.clone()));
         self.static_pods(tasks, shutdown);

@@ -172,6 +172,8 @@ impl Machine {
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "failCgroupV1": false, "failSwapOn": false,
+            // Rules of this machine are not the test's.
+            "makeIPTablesUtilChains": false,
             "containerRuntimeEndpoint": format!("unix://{}", text("sock")),
             "staticPodPath": text("manifests"), "podLogsDir": text("logs"),
             "tracing": {"endpoint": self.collector.0.address(), "samplingRatePerMillion": 1_000_000},

@@ -5,12 +5,11 @@ use shared::config::Settings;
 use shared::flags::FlagSet;
 
 /// Fields without effect here that have one upstream.
-const IDLE: [(&str, &str); 11] = [
+const IDLE: [(&str, &str); 10] = [
     ("enableContentionProfiling", "there is no profile of contention"),
     ("enableSystemLogQuery", "journals are not searched"),
     ("kernelMemcgNotification", "memory is looked at, not notified of"),
     ("kubeletCgroups", "the kubelet stays in its cgroup"),
-    ("makeIPTablesUtilChains", "no chains are made"),
     ("memoryThrottlingFactor", "of MemoryQoS, which is alpha and off"),
     ("qosReserved", "of QOSReserved, which is alpha and off"),
     ("systemCgroups", "processes of the system stay in their cgroups"),
@@ -85,7 +84,7 @@ mod tests {
         fileCheckFrequency healthzBindAddress healthzPort httpCheckFrequency imageGCHighThresholdPercent
         imageGCLowThresholdPercent imageMaximumGCAge imageMinimumGCAge imagePullCredentialsVerificationPolicy
         imageServiceEndpoint kubeAPIBurst kubeAPIQPS kubeReserved kubeReservedCgroup localStorageCapacityIsolation
-        logging maxOpenFiles maxParallelImagePulls maxPods memoryManagerPolicy memorySwap mergeDefaultEvictionSettings
+        logging makeIPTablesUtilChains maxOpenFiles maxParallelImagePulls maxPods memoryManagerPolicy memorySwap mergeDefaultEvictionSettings
         nodeLeaseDurationSeconds nodeStatusMaxImages nodeStatusReportFrequency nodeStatusUpdateFrequency oomScoreAdj
         podCIDR podLogsDir podPidsLimit podsPerCore port preloadedImagesVerificationAllowlist protectKernelDefaults
         providerID readOnlyPort registerNode registerWithTaints registryBurst registryPullQPS reservedMemory

@@ -12,3 +12,4 @@ pub mod logind;
 pub mod object;
 pub mod shutdown;
 pub mod tunables;
+pub mod util_chains;
