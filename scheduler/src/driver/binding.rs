@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::CSINode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::model::NodeBase;
-use crate::plugins::volume_binding::reachable_through;
+use crate::plugins::volume_binding::Reach;
 
 /// Progress of one claim.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct Place<'a> {
 
 fn unreachable(volume: &PersistentVolume, place: Place<'_>) -> Option<Progress> {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
-    match reachable_through(volume, place.node, || place.csi.cloned()) {
+    match Reach::of(volume).from(place.node, || place.csi.cloned()) {
         Ok(true) => None,
         Ok(false) => Some(Progress::Failed(format!(
             "pv {name:?} node affinity doesn't match node {:?}: no matching NodeSelectorTerms",

@@ -20,8 +20,6 @@ use crate::model::{NodeInfo, PodInfo};
 const NO_GROUP: u32 = u32::MAX;
 /// Distinct answers that are kept; past this they are collected anew.
 const MAX_STATUSES: usize = 4096;
-/// Changed nodes from which on several threads are thought of.
-const MANY: usize = 256;
 /// Nodes that may come beyond two for each that is there before a table is made anew.
 pub(super) const SLACK: u64 = 1024;
 
@@ -176,13 +174,12 @@ impl Table {
         }
         let grown = nodes.len().max(self.rows.len());
         self.rows.resize(grown, BLANK);
-        let mut judged = self.judge_all(layout, cx, pod, changes);
-        for (i, &slot) in changes.iter().enumerate().filter(|(_, slot)| **slot < grown) {
+        let judge = |slot: &usize| nodes.get(*slot).map(|node| (node, self.judge(layout, cx, pod, node)));
+        let judged = layout.threads.map(changes, judge);
+        for (&slot, judged) in changes.iter().zip(judged).filter(|(slot, _)| **slot < grown) {
             self.leave(slot);
-            if let Some(node) = nodes.get(slot) {
+            if let Some((node, (status, fixed))) = judged {
                 self.rows[slot].seen = cx.snapshot.changed_at(slot);
-                let judged = judged.get_mut(i).and_then(Option::take);
-                let (status, fixed) = judged.unwrap_or_else(|| self.judge(layout, cx, pod, node));
                 self.rows[slot].verdict = if status.is_success() { 0 } else { self.keep(status) };
                 if self.rows[slot].verdict == 0 {
                     self.rows[slot].fixed = fixed;
@@ -206,21 +203,6 @@ impl Table {
                 self.join(layout, cx, pod, slot, &nodes[slot]);
             }
         }
-    }
-
-    /// The judgement of each changed node, where there are many; of a few, none ahead.
-    fn judge_all(
-        &self,
-        layout: &Layout,
-        cx: Context<'_>,
-        pod: &PodInfo,
-        changes: &[usize],
-    ) -> Vec<Option<(Status, i64)>> {
-        if layout.threads.is_one() || changes.len() < MANY {
-            return Vec::new();
-        }
-        let nodes = cx.snapshot.nodes();
-        layout.threads.map(changes, |slot| nodes.get(*slot).map(|node| self.judge(layout, cx, pod, node)))
     }
 
     /// Asks everybody who looks at the node alone: what filters say, and the sum of the scores that stand for themselves.

@@ -4,7 +4,7 @@
 //! that are alike. Pure but for the clock that ends a search that takes too long.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
@@ -32,17 +32,15 @@ pub(super) struct Setup {
     pub(super) sharing: bool,
     /// Taints keep claims away from devices.
     pub(super) taints: bool,
-    /// Rest of counters, by pool; found out when first asked for.
-    pub(super) left: Mutex<HashMap<usize, Arc<Counters>>>,
+    /// Rest of counters, by pool; found out when first asked for, by one thread, for which those wait that ask for the same.
+    pub(super) left: Mutex<HashMap<usize, Arc<OnceLock<Arc<Counters>>>>>,
 }
 
 impl Setup {
     fn left(&self, pool: usize) -> Arc<Counters> {
-        let mut known = self.left.lock();
-        let left = known
-            .entry(pool)
-            .or_insert_with(|| Arc::new(self.inventory.counters_left(pool, |device| self.in_use.whole(device))));
-        Arc::clone(left)
+        let known = Arc::clone(self.left.lock().entry(pool).or_default());
+        let in_use = |device: &DeviceId| self.in_use.whole(device);
+        Arc::clone(known.get_or_init(|| Arc::new(self.inventory.counters_left(pool, in_use))))
     }
 }
 
@@ -101,6 +99,8 @@ struct Search<'a> {
     portions: HashMap<&'a DeviceId, Amounts>,
     /// Amounts of counters that this search has taken, by pool.
     spent: HashMap<usize, Counters>,
+    /// Rest of counters that this search has asked for, by pool.
+    left: HashMap<usize, Arc<Counters>>,
     node: &'a NodeBase,
     shares: Vec<Share<'a>>,
     constraints: Vec<Vec<Values<'a>>>,
@@ -122,6 +122,7 @@ pub(super) fn allocate<'a>(
         node,
         pools: setup.inventory.pools(node),
         spent: HashMap::new(),
+        left: HashMap::new(),
         all: HashMap::new(),
         taken: HashMap::new(),
         portions: HashMap::new(),
@@ -405,7 +406,7 @@ impl<'a> Search<'a> {
         if device.counters.is_empty() {
             return true;
         }
-        let left = self.setup.left(slice.pool_number);
+        let left = self.left.entry(slice.pool_number).or_insert_with_key(|pool| self.setup.left(*pool));
         let spent = self.spent.entry(slice.pool_number).or_default();
         add_counters(spent, &device.counters);
         let none = Quantity::default();

@@ -16,31 +16,67 @@ const UNMOVED: [&str; 2] = ["kubernetes.io/azure-file", "kubernetes.io/vsphere-v
 
 /// Reports whether the volume's node affinity allows a node.
 pub(crate) fn reachable(volume: &PersistentVolume, node: &NodeBase) -> bool {
-    allows(volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()), node)
+    allows(&terms(volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref())), node)
 }
 
-fn allows(affinity: Option<&VolumeNodeAffinity>, node: &NodeBase) -> bool {
-    let required = affinity.and_then(|a| a.required.as_ref());
-    required
-        .is_none_or(|r| r.node_selector_terms.iter().any(|t| NodeTerm::from_api(t).matches(&node.name, &node.labels)))
+/// Terms of which one is enough; `None` where every node will do.
+type Terms = Option<Vec<NodeTerm>>;
+
+fn terms(affinity: Option<&VolumeNodeAffinity>) -> Terms {
+    let required = affinity.and_then(|affinity| affinity.required.as_ref())?;
+    Some(required.node_selector_terms.iter().map(NodeTerm::from_api).collect())
 }
 
-/// Reports whether a bound volume is [`reachable`]: where the node leaves in-tree volumes to the driver that took over, the
-/// driver's labels count. Answers for upstream's `tryTranslatePVToCSI`.
-///
-/// # Errors
-/// A volume of old that cannot be translated.
-pub(crate) fn reachable_through(
-    volume: &PersistentVolume,
-    node: &NodeBase,
-    csi_node: impl FnOnce() -> Option<Arc<CSINode>>,
-) -> Result<bool, String> {
-    let old = volume.spec.as_ref().and_then(csi::plugin).filter(|plugin| !UNMOVED.contains(plugin));
-    if !old.is_some_and(|plugin| csi_node().is_some_and(|csi_node| csi::moved_on(&csi_node, plugin))) {
-        return Ok(reachable(volume, node));
+fn allows(terms: &Terms, node: &NodeBase) -> bool {
+    terms.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels)))
+}
+
+/// The nodes that reach a bound volume, read once for all of them. Answers for upstream's `tryTranslatePVToCSI`.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    own: Terms,
+    /// Of a volume of old.
+    moved: Option<Moved>,
+}
+
+/// What counts on nodes that leave the volumes of a plugin of old to the driver that took over.
+#[derive(Clone, Debug)]
+struct Moved {
+    plugin: &'static str,
+    /// By the driver's labels, or why the volume cannot be translated.
+    terms: Result<Terms, String>,
+}
+
+impl Reach {
+    /// Reads the affinity of a volume.
+    pub(crate) fn of(volume: &PersistentVolume) -> Self {
+        let spec = volume.spec.as_ref();
+        let plugin = spec.and_then(csi::plugin).filter(|plugin| !UNMOVED.contains(plugin));
+        let translated = || match csi::node_affinity(volume) {
+            Ok(affinity) => Ok(terms(affinity.as_ref())),
+            Err(error) => Err(format!("could not translate pv: {error}")),
+        };
+        Self {
+            own: terms(spec.and_then(|spec| spec.node_affinity.as_ref())),
+            moved: plugin.map(|plugin| Moved { plugin, terms: translated() }),
+        }
     }
-    let affinity = csi::node_affinity(volume).map_err(|error| format!("could not translate pv: {error}"))?;
-    Ok(allows(affinity.as_ref(), node))
+
+    /// Reports whether a node, of which its drivers say `csi_node`, reaches the volume.
+    ///
+    /// # Errors
+    /// A volume of old that cannot be translated.
+    pub(crate) fn from(
+        &self,
+        node: &NodeBase,
+        csi_node: impl FnOnce() -> Option<Arc<CSINode>>,
+    ) -> Result<bool, String> {
+        let has_moved = |moved: &&Moved| csi_node().is_some_and(|csi_node| csi::moved_on(&csi_node, moved.plugin));
+        match self.moved.as_ref().filter(has_moved) {
+            None => Ok(allows(&self.own, node)),
+            Some(moved) => moved.terms.as_ref().map(|terms| allows(terms, node)).map_err(Clone::clone),
+        }
+    }
 }
 
 /// Reports whether a class makes volumes that a node can reach.

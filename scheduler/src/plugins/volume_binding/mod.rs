@@ -7,7 +7,7 @@ mod capacity;
 mod matching;
 mod score;
 
-pub(crate) use matching::reachable_through;
+pub(crate) use matching::Reach;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -72,7 +72,8 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
 
 #[derive(Clone, Debug, Default)]
 struct Notes {
-    bound: Vec<Arc<PersistentVolume>>,
+    /// Of the volumes that are bound already.
+    bound: Vec<Reach>,
     /// A bound claim's volume is gone.
     missing: bool,
     delayed: Vec<Arc<PersistentVolumeClaim>>,
@@ -155,7 +156,7 @@ impl PreFilter for VolumeBinding {
             }
             match volume {
                 Some(volume) if annotation(&claim, BIND_COMPLETED).is_some() => match cx.listers.volume(volume) {
-                    Some(volume) => notes.bound.push(volume),
+                    Some(volume) => notes.bound.push(Reach::of(&volume)),
                     None => notes.missing = true,
                 },
                 Some(_) => immediate = true,
@@ -229,9 +230,9 @@ fn plan(cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
 }
 
 /// Reports whether a node reaches all volumes that are bound already.
-fn bound_reachable(cx: Context<'_>, bound: &[Arc<PersistentVolume>], node: &NodeBase) -> Result<bool, String> {
+fn bound_reachable(cx: Context<'_>, bound: &[Reach], node: &NodeBase) -> Result<bool, String> {
     for volume in bound {
-        if !matching::reachable_through(volume, node, || cx.listers.csi_node(&node.name))? {
+        if !volume.from(node, || cx.listers.csi_node(&node.name))? {
             return Ok(false);
         }
     }
