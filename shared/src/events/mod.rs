@@ -30,8 +30,10 @@ use series::{Repeated, Series, Step};
 
 /// Events that may wait for the server; more are dropped.
 const PENDING: usize = 4096;
-const ATTEMPTS: u32 = 3;
-const RETRY: Duration = Duration::from_secs(2);
+/// Tries for one event while nobody answers, and the pause between two, of which the first is random; client-go's
+/// `maxTriesPerEvent` and `defaultSleepDuration`.
+const ATTEMPTS: u32 = 12;
+const RETRY: Duration = Duration::from_secs(10);
 /// Longest message the API accepts.
 const MESSAGE_LIMIT: usize = 1024;
 
@@ -248,7 +250,12 @@ impl Writer {
                 }
                 Err(error) => tracing::debug!(%error, attempt, "Unable to write event (may retry after sleeping)"),
             }
-            tokio::time::sleep(RETRY).await;
+            match attempt {
+                ATTEMPTS => {}
+                // Who lost the same server does not come back at the same time.
+                1 => tokio::time::sleep(RETRY.mul_f64(rand::random())).await,
+                _ => tokio::time::sleep(RETRY).await,
+            }
         }
         Err(0)
     }

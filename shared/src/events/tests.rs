@@ -1,9 +1,18 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::correlate::{Correlator, Verdict};
 use super::series::{ENDED, Repeated, Series, Step};
-use super::{Kind, Record};
+use super::{Kind, Record, Recorder};
+use crate::client::Transport;
+use crate::run::{Shutdown, TaskGroup};
 
 fn record(object: &str, reason: &str, message: &str) -> Record {
     Record {
@@ -127,4 +136,37 @@ fn events_are_named_after_their_object_where_that_is_a_name() {
         let name = super::event_name(&odd, at);
         assert!(uuid::Uuid::parse_str(&name).is_ok(), "{odd}: {name}");
     }
+}
+
+/// Requests for events while the server is away for so many minutes, and whether one was answered.
+async fn asked_while_away(minutes: u64) -> (usize, bool) {
+    let (asked, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let back = tokio::time::Instant::now() + Duration::from_mins(minutes);
+    let (count, heard) = (Arc::clone(&asked), Arc::clone(&answered));
+    let transport = Transport::new("default", move |_: Request<Bytes>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let heard = Arc::clone(&heard);
+        Box::pin(async move {
+            if tokio::time::Instant::now() < back {
+                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
+            }
+            heard.fetch_add(1, Ordering::SeqCst);
+            Ok(crate::client::erased(Response::new(Full::new(Bytes::from_static(b"{}")))))
+        })
+    });
+    let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
+    let recorder = Recorder::new(transport.client(), &tasks, &shutdown, "test", "");
+    recorder.event(&record("web", "", "").about, Kind::Normal, "Pulled", "image is here");
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    shutdown.trigger();
+    tasks.drain(Duration::from_secs(1)).await;
+    (asked.load(Ordering::SeqCst), answered.load(Ordering::SeqCst) > 0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_is_tried_again_for_almost_two_minutes() {
+    assert_eq!(asked_while_away(0).await, (1, true));
+    let (asked, answered) = asked_while_away(1).await;
+    assert!((7..=8).contains(&asked) && answered, "{asked} tries, answered: {answered}");
+    assert_eq!(asked_while_away(3).await, (12, false), "then it is given up");
 }
