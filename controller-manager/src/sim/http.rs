@@ -219,8 +219,13 @@ impl Server {
         }
     }
 
+    /// Reports whether nobody is served.
+    pub(super) fn is_down(&self) -> bool {
+        self.down.load(Ordering::SeqCst)
+    }
+
     async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Result<Answer, std::io::Error> {
-        if self.down.load(Ordering::SeqCst) {
+        if self.is_down() {
             return Err(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused"));
         }
         let path = request.uri().path().to_owned();

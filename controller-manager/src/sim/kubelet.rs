@@ -3,6 +3,7 @@
 //! `sim/run` on a pod says how it fares: nothing or `ready`, `pending`, `unready`, `succeed`, `fail=<code>`,
 //! `fail-indexes=<list>` (other indexes succeed), `fail-until=<n>` (each index fails so often, then succeeds).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,20 +24,90 @@ fn core(plural: &str) -> (String, String) {
     (String::new(), plural.to_owned())
 }
 
-/// Work until the end of the scenario.
+/// Work until the end of the scenario, while the server is there.
 pub(super) async fn run(server: Arc<Server>) {
-    let mut beats = 0;
+    let (mut due, mut memory) = (0, Memory::default());
     loop {
         tokio::time::sleep(BEAT).await;
-        if beats % RENEW == 0 {
-            renew(&mut server.store.lock());
+        due = u32::saturating_sub(due, 1);
+        if server.is_down() {
+            continue;
         }
-        beats += 1;
+        if due == 0 {
+            renew(&mut server.store.lock());
+            due = RENEW;
+        }
+        memory.contradict(&server);
         let pods = server.store.lock().list(&core("pods"), "");
         for pod in pods {
             step(&mut server.store.lock(), &pod);
         }
     }
+}
+
+/// What nodes know of themselves and their pods: whoever takes one for silent that is not is contradicted.
+#[derive(Default)]
+struct Memory {
+    conditions: BTreeMap<String, Value>,
+    /// Entries of the server's log that were read, and pods whose status controllers wrote since their node looked at it.
+    read: usize,
+    written: BTreeSet<Name>,
+}
+
+impl Memory {
+    fn contradict(&mut self, server: &Server) {
+        {
+            let log = server.log.lock();
+            self.written.extend(log[self.read.min(log.len())..].iter().filter_map(|entry| status_of_pod(entry)));
+            self.read = log.len();
+        }
+        let store = &mut server.store.lock();
+        for node in store.list(&core("nodes"), "") {
+            self.contradict_node(store, node);
+        }
+        for pod in store.list(&core("pods"), "") {
+            self.contradict_pod(store, &pod);
+        }
+    }
+
+    fn contradict_node(&mut self, store: &mut Store, mut node: Value) {
+        let name = node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if node["metadata"]["annotations"]["sim/dead"].is_string() {
+            self.conditions.remove(&name);
+            return;
+        }
+        if condition(&node, "Ready").is_none_or(|ready| ready["reason"] != "NodeStatusUnknown") {
+            self.conditions.insert(name, node["status"]["conditions"].clone());
+            return;
+        }
+        let Some(conditions) = self.conditions.get(&name) else { return };
+        node["status"]["conditions"] = conditions.clone();
+        for condition in node["status"]["conditions"].as_array_mut().into_iter().flatten() {
+            condition["lastHeartbeatTime"] = json!(seconds(clock::now()));
+        }
+        store.put(&core("nodes"), node);
+    }
+
+    /// A pod that runs on a node that lives is as ready as its annotation says, whatever controllers wrote of it.
+    fn contradict_pod(&mut self, store: &mut Store, pod: &Value) {
+        let was_written = self.written.remove(&super::store::name_of(pod));
+        let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+        let runs = pod["status"]["phase"] == "Running" && self.conditions.contains_key(node);
+        let is_unready = condition(pod, "Ready").is_none_or(|ready| ready["status"] != "True");
+        if was_written && runs && is_unready && pod["metadata"]["annotations"]["sim/run"] != "unready" {
+            write_status(store, pod, running(pod, true));
+        }
+    }
+}
+
+/// The pod whose status a logged write is about.
+fn status_of_pod(entry: &str) -> Option<Name> {
+    let (namespace, rest) = entry.strip_prefix("PATCH /api/v1/namespaces/")?.split_once("/pods/")?;
+    Some((namespace.to_owned(), rest.split('?').next()?.strip_suffix("/status")?.to_owned()))
+}
+
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind)
 }
 
 fn renew(store: &mut Store) {

@@ -357,8 +357,9 @@ impl Run {
                 let n = self.events(reason, says);
                 let wrong = match (self.fault, times) {
                     (Fault::None, Some(times)) => n != *times,
-                    // An event that the server refuses is not sent again, as upstream.
-                    (Fault::Failing, _) => false,
+                    // An event that the server refuses is not sent again, and one that nobody takes is given up after two
+                    // minutes, as upstream.
+                    (Fault::Failing | Fault::Away, _) => false,
                     _ => n == 0,
                 };
                 wrong.then(|| format!("{n} events {reason} {says:?}, not {times:?}: {:?}", self.event_texts()))

@@ -146,6 +146,11 @@ mod seeded {
     }
 
     #[test]
+    fn with_a_server_that_is_away() {
+        under_seeds(Fault::Away);
+    }
+
+    #[test]
     fn with_a_frozen_leader() {
         under_seeds(Fault::Frozen);
     }
