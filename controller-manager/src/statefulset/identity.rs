@@ -60,6 +60,12 @@ pub fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: 
     format!("{}-{}-{ordinal}", object::name(&template.metadata), object::name(&set.metadata))
 }
 
+/// The names of the claims of an ordinal.
+pub fn claim_names(set: &StatefulSet, ordinal: i32) -> impl Iterator<Item = String> {
+    let templates = set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten());
+    templates.map(move |template| claim_name(set, template, ordinal))
+}
+
 /// The claims of an ordinal.
 #[must_use]
 pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {

@@ -111,10 +111,7 @@ impl StatefulSets {
                 .await?;
         let pods = owned::candidates(&self.pods, &key.namespace, uid);
         let pods = owned::settle(rest, &*set, |p: &Pod| selects_pod(&set, p), pods).await?;
-        let has_claims =
-            set.spec.as_ref().and_then(|s| s.volume_claim_templates.as_ref()).is_some_and(|t| !t.is_empty());
-        let claims = if has_claims { self.claims.list_namespace(&key.namespace) } else { Vec::new() };
-        let several_at_once = self.several_at_once;
+        let (claims, several_at_once) = (self.claims.clone(), self.several_at_once);
         let snapshot = Snapshot { set, pods, revisions: history::sorted(revisions), claims, several_at_once };
         let plan = plan::plan(&snapshot, clock::now());
         self.show(&snapshot.set, &plan);

@@ -8,6 +8,7 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetSta
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PodTemplateSpec};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use shared::informer::Store;
 
 use super::doing::{Step, Task, Verb, name_of, slow_start};
 use super::identity::{self, claims, ordinal, pod_name, range, replicas, revision, start};
@@ -26,7 +27,6 @@ const CLAIM_WAIT: Duration = Duration::from_secs(5);
 const TASKS_PER_ROUND: usize = 500;
 
 /// Inputs of the decision.
-#[derive(Debug)]
 pub struct Snapshot {
     /// The stateful set.
     pub set: Arc<StatefulSet>,
@@ -34,8 +34,8 @@ pub struct Snapshot {
     pub pods: Vec<Arc<Pod>>,
     /// Its template history, sorted.
     pub revisions: Vec<Arc<ControllerRevision>>,
-    /// The claims of its namespace.
-    pub claims: Vec<Arc<PersistentVolumeClaim>>,
+    /// All claims, of which it looks its own up by name.
+    pub claims: Store<PersistentVolumeClaim>,
     /// `maxUnavailable` is honoured.
     pub several_at_once: bool,
 }
@@ -289,8 +289,8 @@ impl<'a> Round<'a> {
     fn claims(&mut self, at: i32, verb: Option<Verb>) -> Option<Step> {
         let (mut missing, mut dying) = (Vec::new(), Vec::new());
         for claim in claims(&self.s.set, at) {
-            match self.s.claims.iter().find(|c| c.metadata.name == claim.metadata.name) {
-                Some(there) if object::deleting(&there.metadata) => dying.push(name_of(there).to_owned()),
+            match self.s.claims.get(object::namespace(&self.s.set.metadata), object::name(&claim.metadata)) {
+                Some(there) if object::deleting(&there.metadata) => dying.push(name_of(&there).to_owned()),
                 Some(_) => {}
                 None => missing.push(claim),
             }

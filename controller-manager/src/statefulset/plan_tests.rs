@@ -110,7 +110,7 @@ impl World {
             set: Arc::new(serde_json::from_value(self.set.clone()).expect("set")),
             pods: pods.into_iter().map(|p| Arc::new(serde_json::from_value(p).expect("pod"))).collect(),
             revisions: self.revisions.clone(),
-            claims: claims.into_iter().map(|c| Arc::new(serde_json::from_value(c).expect("claim"))).collect(),
+            claims: Store::of(claims.into_iter().map(|c| serde_json::from_value(c).expect("claim"))),
             several_at_once: self.several_at_once,
         };
         plan(&s, now())

@@ -1,13 +1,13 @@
 //! Retention of claims with their pod or their set: owner references by the retention policy.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use shared::informer::Store;
 
-use super::identity::{claims, pod_name, range};
+use super::identity::{claim_names, pod_name, range};
 use crate::engine::action::Action;
 use crate::engine::object;
 use crate::engine::pod::Pod;
@@ -21,14 +21,12 @@ fn policy(set: &StatefulSet) -> (bool, bool) {
 /// Reports whether a claim of this ordinal still belongs to an earlier pod of the same name, which was scaled away with
 /// it.
 #[must_use]
-pub fn stale(set: &StatefulSet, at: i32, there: &[Arc<PersistentVolumeClaim>]) -> bool {
+pub fn stale(set: &StatefulSet, at: i32, there: &Store<PersistentVolumeClaim>) -> bool {
     let (_, when_scaled) = policy(set);
     let pod = pod_name(set, at);
     let owned = |c: &PersistentVolumeClaim| c.metadata.owner_references.iter().flatten().any(|r| of_pod(&pod, r));
-    when_scaled
-        && claims(set, at)
-            .iter()
-            .any(|wanted| there.iter().any(|c| c.metadata.name == wanted.metadata.name && owned(c)))
+    let namespace = object::namespace(&set.metadata);
+    when_scaled && claim_names(set, at).any(|name| there.get(namespace, &name).is_some_and(|claim| owned(&claim)))
 }
 
 /// Changes of the owners of one pod's claims.
@@ -43,14 +41,13 @@ pub struct Upkeep {
 /// Give the claims of an ordinal the owners that the policy asks for; `pod` is none as long as it is not made. A claim
 /// that is not there yet gets its owner in a later round.
 #[must_use]
-pub fn upkeep(set: &StatefulSet, at: i32, pod: Option<&Pod>, there: &[Arc<PersistentVolumeClaim>]) -> Upkeep {
+pub fn upkeep(set: &StatefulSet, at: i32, pod: Option<&Pod>, there: &Store<PersistentVolumeClaim>) -> Upkeep {
     let mut out = Upkeep { actions: Vec::new(), right: true };
     let name = pod_name(set, at);
     let is = (name.as_str(), pod.map_or("", |p| object::uid(&p.metadata)));
-    for wanted in claims(set, at) {
-        let Some(claim) = there.iter().find(|c| c.metadata.name == wanted.metadata.name) else { continue };
-        let foreign = foreign(set, is, claim);
-        out.actions.extend(foreign.then(|| conflict(set, claim)));
+    for claim in claim_names(set, at).filter_map(|name| there.get(object::namespace(&set.metadata), &name)) {
+        let foreign = foreign(set, is, &claim);
+        out.actions.extend(foreign.then(|| conflict(set, &claim)));
         let refs = claim.metadata.owner_references.clone().unwrap_or_default();
         if refs.iter().any(|r| bygone(set, is, r)) {
             // It goes with them.
@@ -62,7 +59,7 @@ pub fn upkeep(set: &StatefulSet, at: i32, pod: Option<&Pod>, there: &[Arc<Persis
             after.extend(owner(set, pod, at));
         }
         if !same_owners(&refs, &after) {
-            let mut copy = PersistentVolumeClaim::clone(claim);
+            let mut copy = PersistentVolumeClaim::clone(&claim);
             copy.metadata.owner_references = Some(after).filter(|a| !a.is_empty());
             out.actions.push(Action::update(&copy));
             out.right = false;
@@ -133,13 +130,9 @@ mod tests {
             .expect("set")
         };
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web-0", "uid": "pod"}})).expect("pod");
-        let claim = |owners: Value| -> Vec<Arc<PersistentVolumeClaim>> {
-            vec![Arc::new(
-                serde_json::from_value(
-                    json!({"metadata": {"name": "d-web-0", "namespace": "ns", "ownerReferences": owners}}),
-                )
-                .expect("claim"),
-            )]
+        let claim = |owners: Value| -> Store<PersistentVolumeClaim> {
+            let claim = json!({"metadata": {"name": "d-web-0", "namespace": "ns", "ownerReferences": owners}});
+            Store::of([serde_json::from_value(claim).expect("claim")])
         };
         let owned = |api: &str, kind: &str, name: &str, uid: &str, controls: bool| json!({"apiVersion": api, "kind": kind, "name": name, "uid": uid, "controller": controls});
         let by_set = |uid: &str, controls: bool| owned("apps/v1", "StatefulSet", "web", uid, controls);
