@@ -33,6 +33,7 @@ measure() {
   example scheduler throughput all
   example scheduler scale
   example e2e scheduler "$bin/kube-apiserver" "$bin/kube-scheduler"
+  example e2e parallel "$bin/kube-apiserver" "$bin/kube-scheduler"
   in_memory e2e codecs
   in_memory apiserver decisions
   example kube-proxy sync
