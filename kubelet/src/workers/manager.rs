@@ -156,14 +156,14 @@ impl Manager {
             return;
         }
         let new = is_new(&pod);
-        let refusal = if new { self.refuse(&pod, &inner) } else { None };
+        let admitted = if new { self.admit(&pod, &inner) } else { Ok(Vec::new()) };
         // A pod that runs here already has what its status says, whatever it asks for meanwhile.
         let mailbox = Arc::new(Mailbox::new(if new { Arc::clone(&pod) } else { resize::as_reported(&pod) }));
-        if let Some((reason, message)) = refusal {
-            let cause = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
-            self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, &reason, cause);
-            crate::metrics::refused(&reason);
-            mailbox.reject(&reason, &message);
+        if let Err((reason, message)) = &admitted {
+            let cause = message.strip_prefix("Pod was rejected: ").unwrap_or(message);
+            self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, reason, cause);
+            crate::metrics::refused(reason);
+            mailbox.reject(reason, message);
         }
         inner.workers.insert(uid.clone(), Arc::clone(&mailbox));
         if !new {
@@ -171,7 +171,9 @@ impl Manager {
         }
         drop(inner);
         let (manager, cx, shutdown) = (Arc::clone(self), Arc::clone(&self.cx), self.shutdown.clone());
+        let victims = admitted.unwrap_or_default();
         self.tasks.spawn(async move {
+            manager.until_preempted(&victims).await;
             let about = pods::describe(&mailbox.pod());
             let work = || Worker::new(Arc::clone(&cx), Arc::clone(&mailbox)).run(shutdown.clone());
             until_done(&about, &shutdown, work).await;
@@ -179,8 +181,9 @@ impl Manager {
         });
     }
 
-    /// Refuses a pod that this node cannot take besides those that it has.
-    fn refuse(&self, pod: &Pod, inner: &Inner) -> Option<Refusal> {
+    /// Admits a pod, which may have to wait for others that go for it, or refuses what this node cannot take besides those
+    /// that it has.
+    fn admit(&self, pod: &Pod, inner: &Inner) -> Result<Vec<Arc<Pod>>, Refusal> {
         let node = self.cx.node.load();
         let others = inner.active(None);
         let measure = Measure {
@@ -193,21 +196,21 @@ impl Manager {
             going_down: node.going_down,
         };
         if let Some(refusal) = admission::refuse(pod, &measure) {
-            return Some(refusal);
+            return Err(refusal);
         }
         let shortages = admission::shortages(pod, &measure);
-        let first = shortages.first()?;
+        let Some(first) = shortages.first() else { return Ok(Vec::new()) };
         if !pods::is_critical(pod) {
-            return Some(first.refusal());
+            return Err(first.refusal());
         }
         match preemption::victims(pod, &others, &shortages) {
             Ok(victims) => {
                 self.preempt(pod, &victims, inner);
-                None
+                Ok(victims)
             }
             Err(error) => {
                 let text = format!("Unexpected error while attempting to recover from admission failure: {error}");
-                Some(("UnexpectedAdmissionError".to_owned(), format!("Pod was rejected: {text}")))
+                Err(("UnexpectedAdmissionError".to_owned(), format!("Pod was rejected: {text}")))
             }
         }
     }
@@ -221,6 +224,20 @@ impl Manager {
             if let Some(mailbox) = inner.workers.get(pods::uid(victim)) {
                 mailbox.fail(preemption::REASON, preemption::MESSAGE, None);
             }
+        }
+    }
+
+    /// Waits until the pods that go for another have given back what they had, as long as each has to end.
+    async fn until_preempted(&self, victims: &[Arc<Pod>]) {
+        let waiting = preemption::wait(victims, |victim| async move { self.until_ended(&[victim]).await });
+        let late = tokio::select! {
+            () = self.shutdown.cancelled() => return,
+            late = waiting => late,
+        };
+        for pod in late {
+            let (reason, message) = preemption::EXCEEDED;
+            self.cx.events.pod(&pod, "", EventType::Warning, reason, message);
+            tracing::error!(pod = %pods::describe(&pod), err = "timeout waiting to kill pod", "Failed to evict pod");
         }
     }
 

@@ -7,7 +7,13 @@ use crate::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// Shortest time that a pod that goes is waited for.
+const SHORTEST_WAIT: Duration = Duration::from_secs(10);
+/// Reason and message of the event of a pod that was not gone in its time (upstream's `killPodNow`).
+pub const EXCEEDED: (&str, &str) =
+    ("ExceededGracePeriod", "Container runtime did not kill the pod within specified grace period.");
 /// Reason of pods that go.
 pub const REASON: &str = "Preempting";
 /// Message of pods that go.
@@ -40,6 +46,25 @@ pub fn victims(pod: &Pod, others: &[Arc<Pod>], shortages: &[Shortage]) -> Result
     let second = nearest(burstable, without(&missing, best_effort.iter().chain(&first)));
     let third = nearest(best_effort, without(&missing, second.iter().chain(&first)));
     Ok(third.into_iter().chain(second).chain(first).collect())
+}
+
+/// Time that a pod has to be gone: half as long again as its grace period, and no less than ten seconds.
+fn patience(pod: &Pod) -> Duration {
+    let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(0);
+    let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+    grace.saturating_add(grace / 2).max(SHORTEST_WAIT)
+}
+
+/// Waits until pods that go are gone, each in turn and as long as it has; returns those that were not.
+pub async fn wait<F: Future<Output = ()>>(victims: &[Arc<Pod>], until_ended: impl Fn(Arc<Pod>) -> F) -> Vec<Arc<Pod>> {
+    let mut late = Vec::new();
+    for victim in victims {
+        let ended = until_ended(Arc::clone(victim));
+        if tokio::time::timeout(patience(victim), ended).await.is_err() {
+            late.push(Arc::clone(victim));
+        }
+    }
+    late
 }
 
 fn priority(pod: &Pod) -> i32 {
@@ -112,6 +137,22 @@ mod tests {
 
     fn names(found: Result<Vec<Arc<Pod>>, String>) -> Result<Vec<String>, String> {
         found.map(|pods| pods.iter().map(|pod| pods::name(pod).to_owned()).collect())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_that_go_are_waited_for_in_turn_and_no_longer_than_their_time() {
+        let with_grace = |name: &str, grace: i64| {
+            let spec = json!({"terminationGracePeriodSeconds": grace, "containers": []});
+            Arc::new(serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).expect("pod"))
+        };
+        let victims = [with_grace("soon", 30), with_grace("never", 30), with_grace("never-at-all", -1)];
+        let began = tokio::time::Instant::now();
+        let late = wait(&victims, |pod| async move {
+            let takes = if pods::name(&pod) == "soon" { 20 } else { 1_000 };
+            tokio::time::sleep(Duration::from_secs(takes)).await;
+        });
+        assert_eq!(names(Ok(late.await)), Ok(vec!["never".to_owned(), "never-at-all".to_owned()]));
+        assert_eq!(began.elapsed().as_secs(), 20 + 45 + 10);
     }
 
     #[test]
