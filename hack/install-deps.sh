@@ -38,6 +38,7 @@ want conntrack conntrack
 want ip iproute2
 want nsenter util-linux
 want losetup mount
+want mkfs.xfs xfsprogs
 want sysctl procps
 want script bsdutils
 want mmdebstrap mmdebstrap

@@ -98,6 +98,13 @@ spec:
   volumes: [{name: device, persistentVolumeClaim: {claimName: device}}]
 "#;
 
+/// Makes the volumes that the driver does not make.
+fn make_by_hand(cluster: &Cluster) {
+    for volume in ["precious", "device"] {
+        cluster.on_node(NODE, &["mkdir", "-p", &format!("/var/lib/kubelet/plugins/{DRIVER}/volumes/{volume}")]);
+    }
+}
+
 /// Starts the driver.
 fn start(cluster: &Cluster) -> OnNode {
     cluster.start_on_node(NODE, "csi-driver", &["/var/lib/kubelet", DRIVER, NODE])
@@ -140,6 +147,7 @@ fn in_use(cluster: &Cluster) -> String {
 
 /// Volumes live through the deaths of everything around them, and no byte of them is lost.
 pub fn of_drivers(cluster: &Cluster) {
+    make_by_hand(cluster);
     let driver = start(cluster);
     cluster.until("the driver is known", 30, || {
         let found = cluster.json("get csinode node-1");
