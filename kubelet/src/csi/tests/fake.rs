@@ -210,7 +210,11 @@ impl Node for Fake {
         let request = request.into_inner();
         let handle = request.volume_id.clone();
         let capacity_bytes = request.capacity_range.as_ref().map_or(0, |range| range.required_bytes);
-        let work = |state: &mut State| state.last_expand = Some(request);
+        let work = |state: &mut State| {
+            let is_published = state.published.get(&handle).is_some_and(|targets| !targets.is_empty());
+            state.forbid(!is_published, format!("expand {handle} before publish"));
+            state.last_expand = Some(request);
+        };
         let answer = v1::NodeExpandVolumeResponse { capacity_bytes };
         self.call("expand", format!("expand {handle}"), &handle, work, answer).await
     }

@@ -174,11 +174,14 @@ enum Step {
     Fails(&'static str),
     Unmount(&'static str),
     UnmountFails(&'static str),
+    /// The volume, which the controller has enlarged, grows under a pod.
+    Grow(&'static str),
+    GrowFails(&'static str),
     Fault(&'static str, Code, bool),
     Restart,
     Sweep,
 }
-use Step::{Fails, Fault as Inject, Mount, Restart, Sweep, Unmount, UnmountFails};
+use Step::{Fails, Fault as Inject, Grow, GrowFails, Mount, Restart, Sweep, Unmount, UnmountFails};
 
 async fn run(name: &str, capabilities: &[Capability], change: Value, steps: &[Step], expected: &[&str]) {
     let mut setup = Setup::new(capabilities, None).await;
@@ -189,6 +192,11 @@ async fn run(name: &str, capabilities: &[Capability], change: Value, steps: &[St
             Fails(uid) => drop(setup.mount(uid, &volume).await.expect_err(name)),
             Unmount(uid) => setup.csi.unpublish(uid).await.unwrap_or_else(|error| panic!("{name}: {error}")),
             UnmountFails(uid) => drop(setup.csi.unpublish(uid).await.expect_err(name)),
+            Grow(uid) => {
+                let outcome = setup.csi.expand(&pod(uid), &volume, &claim("512Mi")).await;
+                outcome.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            }
+            GrowFails(uid) => drop(setup.csi.expand(&pod(uid), &volume, &claim("512Mi")).await.expect_err(name)),
             Inject(call, code, works) => setup.fail(call, code, works),
             Restart => setup.restart().await,
             Sweep => setup.csi.sweep().await,
@@ -202,7 +210,6 @@ const LIFE: [&str; 4] = ["stage h", "publish h a", "unpublish h a", "unstage h"]
 
 #[tokio::test]
 async fn calls_come_in_the_order_that_csi_demands() {
-    type Scenario<'a> = (&'a str, &'a [Capability], &'a Value, &'a [Step], &'a [&'a str]);
     let bare: [Capability; 0] = [];
     let block = json!({"volumeMode": "Block"});
     let away = Code::Unavailable;
@@ -259,6 +266,45 @@ async fn calls_come_in_the_order_that_csi_demands() {
         ("one pod alone", &ALL, &json!({"accessModes": ["ReadWriteOncePod"]}), &[Mount("a"), Fails("b"), Unmount("a"), Mount("b")],
             &["stage h", "publish h a", "unpublish h a", "publish h b"]),
     ];
+    play(scenarios).await;
+}
+
+#[tokio::test]
+async fn growth_is_asked_for_between_publish_and_unpublish() {
+    let (away, none) = (Code::Unavailable, json!({}));
+    let grown = ["stage h", "publish h a", "expand h", "unpublish h a", "unstage h"];
+    let twice = ["stage h", "publish h a", "expand h", "expand h", "unpublish h a", "unstage h"];
+    #[rustfmt::skip]
+    let scenarios: &[Scenario] = &[
+        ("it grows", &ALL, &none, &[Mount("a"), Grow("a"), Unmount("a")], &grown),
+        ("a device grows", &ALL, &json!({"volumeMode": "Block"}), &[Mount("a"), Grow("a"), Unmount("a")], &grown),
+        ("a driver that does not stage grows it", &[Capability::ExpandVolume], &none, &[Mount("a"), Grow("a"), Unmount("a")],
+            &["publish h a", "expand h", "unpublish h a"]),
+        ("a driver that cannot grow it is not asked", &[Capability::StageUnstageVolume], &none, &[Mount("a"), Grow("a"), Unmount("a")], &LIFE),
+        ("growing fails, and not again", &ALL, &none,
+            &[Mount("a"), Inject("expand", Code::Internal, false), GrowFails("a"), Grow("a"), Unmount("a")], &twice),
+        ("nobody knows if it has grown", &ALL, &none,
+            &[Mount("a"), Inject("expand", away, true), GrowFails("a"), Grow("a"), Unmount("a")], &twice),
+        ("it can never be so large, and the pod has it all the same", &ALL, &none,
+            &[Mount("a"), Inject("expand", Code::OutOfRange, false), Grow("a"), Mount("a"), Unmount("a")], &grown),
+        ("the pod goes before it has grown", &ALL, &none,
+            &[Mount("a"), Inject("expand", away, false), GrowFails("a"), Unmount("a"), Sweep], &grown),
+        ("the kubelet dies when it may have grown", &ALL, &none,
+            &[Mount("a"), Inject("expand", away, true), GrowFails("a"), Restart, Mount("a"), Grow("a"), Unmount("a")],
+            &["stage h", "publish h a", "expand h", "stage h", "publish h a", "expand h", "unpublish h a", "unstage h"]),
+        ("two pods see it grow", &ALL, &none, &[Mount("a"), Mount("b"), Grow("b"), Unmount("a"), Unmount("b")],
+            &["stage h", "publish h a", "publish h b", "expand h", "unpublish h a", "unpublish h b", "unstage h"]),
+        ("what may be unpublished does not hinder growth for another pod", &ALL, &none,
+            &[Mount("a"), Mount("b"), Inject("unpublish", away, true), UnmountFails("a"), Grow("b"), Unmount("a"), Unmount("b")],
+            &["stage h", "publish h a", "publish h b", "unpublish h a", "expand h", "unpublish h a", "unpublish h b", "unstage h"]),
+    ];
+    play(scenarios).await;
+}
+
+/// Name, what the driver can do, what is special about the volume, what happens, and the calls that the driver sees.
+type Scenario<'a> = (&'a str, &'a [Capability], &'a Value, &'a [Step], &'a [&'a str]);
+
+async fn play(scenarios: &[Scenario<'_>]) {
     for (name, capabilities, change, steps, expected) in scenarios {
         run(name, capabilities, (*change).clone(), steps, expected).await;
     }
