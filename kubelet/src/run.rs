@@ -297,8 +297,7 @@ impl Kubelet {
         tasks.spawn("node", Arc::clone(&self.agent).run(token.clone()));
         tasks.spawn("pleg", pleg::run(Arc::clone(&self.manager), Arc::clone(&self.health), token.clone()));
         tasks.spawn("logs", pleg::logs::run(Arc::clone(&cx), token.clone()));
-        let heard = Arc::clone(&self.heard);
-        let present = Arc::clone(&self.heard);
+        let (heard, present) = (Arc::clone(&self.heard), Arc::clone(&self.heard));
         let present = move |uid: &str| present.is_unreadable(uid);
         tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), move || heard.all(), present, token.clone()));
         let kubelet = &self.config.kubelet;
@@ -313,9 +312,7 @@ impl Kubelet {
             let periods = shutdown::periods(kubelet);
             tasks.spawn("shutdown", shutdown::run(periods, SystemLogind::connect, node, token.clone()));
         }
-        if kubelet.make_iptables_util_chains {
-            tasks.spawn("util-chains", util_chains::run(token.clone()));
-        }
+        tasks.spawn("util-chains", util_chains::run(kubelet.make_iptables_util_chains, token.clone()));
         tasks.spawn("oom", kmsg::run(Arc::clone(&cx.events), token.clone()));
         self.static_pods(tasks, shutdown);
         self.plugins(tasks, shutdown);

@@ -66,8 +66,12 @@ impl Tables for System {
     }
 }
 
-/// Makes the chains of both families and keeps them until shutdown. A family that the machine has not is left out.
-pub async fn run(shutdown: CancellationToken) {
+/// Makes the chains of both families, where they are `wanted`, and keeps them until shutdown. A family that the machine has
+/// not is left out.
+pub async fn run(wanted: bool, shutdown: CancellationToken) {
+    if !wanted {
+        return;
+    }
     let mut families = Vec::new();
     for (program, protocol) in PROGRAMS {
         match sync(&System, program).await {
