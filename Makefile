@@ -13,12 +13,12 @@ export PATH := $(CACHE)/bin:$(PATH)
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # What is to be played with is built fast, what is to be installed or measured is optimised as a whole (Cargo.toml).
 export PROFILE = release
-up status down backup restore load addons images dns-image: PROFILE = fast
+up status down backup restore load addons storage images dns-image: PROFILE = fast
 export BIN = $(CARGO_TARGET_DIR)/$(TRIPLE)/$(PROFILE)
 CLUSTER_BINARY = $(BIN)/cluster
 CLUSTER = $(CLUSTER_BINARY) --run .run
 
-.PHONY: help up status down backup restore load addons chart-images helm build install deb test test-ha test-vm test-kubeadm test-helm fuzz chaos bench images dns-image release lint deps
+.PHONY: help up status down backup restore load addons storage chart-images helm build install deb test test-ha test-vm test-kubeadm test-helm test-storage fuzz chaos bench images dns-image release lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -64,6 +64,10 @@ ADDONS ?= local-path metrics-server
 addons: deps ## Give the running cluster ADDONS: local-path (the default StorageClass), metrics-server (kubectl top)
 	@hack/addons.sh $(CACHE) $(CLUSTER_BINARY) .run $(ADDONS)
 
+storage: deps ## Give the running cluster volumes that move, grow and have snapshots: a CSI driver with upstream's sidecars, classes folders
+	@hack/build.sh $(TRIPLE) --package ironclad-e2e --example csi-driver
+	@hack/storage.sh $(CACHE) $(CLUSTER_BINARY) .run $(BIN)/examples/csi-driver
+
 CHART_IMAGES := kube-apiserver kube-controller-manager kube-scheduler control-plane-bootstrap etcd
 chart-images: deps ## Build the images of the chart control-plane, as a release has them
 	@IMAGES="$(CHART_IMAGES)" DIST=$(CACHE)/images/chart hack/release.sh $(CACHE) $(TRIPLE)
@@ -74,6 +78,9 @@ helm: deps ## Build Helm from its Go module
 
 test-helm: deps ## Install, upgrade, join and uninstall tenants' control planes by the chart, on debug builds
 	@hack/test-helm.sh $(CACHE)
+
+test-storage: deps ## Run csi-test's sanity suite against the tests' CSI driver, on debug builds
+	@hack/test-storage.sh $(CACHE)
 
 build: deps ## Build the five binaries and the cluster program
 	@hack/build.sh $(TRIPLE) --bins

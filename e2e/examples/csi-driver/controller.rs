@@ -51,7 +51,7 @@ fn size(range: Option<&v1::CapacityRange>, least: u64) -> Result<u64, Status> {
     Ok(size)
 }
 
-/// Why volumes cannot be used so; empty where they can.
+/// The reason that volumes cannot be used so; empty where they can.
 fn refusal(capabilities: &[v1::VolumeCapability]) -> &'static str {
     let multi_node = |capability: &v1::VolumeCapability| {
         let mode = capability.access_mode.as_ref().map(v1::volume_capability::AccessMode::mode);

@@ -19,7 +19,7 @@ pub const DEFAULT_SIZE: u64 = 300 << 20;
 /// Bytes of the largest volume, and of all that there is room for.
 pub const CAPACITY: u64 = 1 << 40;
 
-/// What a volume was filled with.
+/// The origin of a volume's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     Snapshot(String),
@@ -130,7 +130,7 @@ impl Store {
         fs::write(self.root.join("nodes").join(node), max_volumes.to_string())
     }
 
-    /// How many volumes a node can have; nothing where the node is not known.
+    /// The number of volumes that a node can have; nothing where the node is not known.
     pub fn max_volumes(&self, node: &str) -> Option<usize> {
         let text = fs::read_to_string(self.root.join("nodes").join(node)).ok().filter(|_| is_name(node))?;
         text.parse().ok()
@@ -154,7 +154,7 @@ impl Store {
         Ok(Some(read(&folder)?.unwrap_or_else(by_hand)))
     }
 
-    /// As [`Store::find`], where it has to be there.
+    /// Finds a volume that has to be there.
     pub fn volume(&self, id: &str) -> Result<Volume, Status> {
         if id.is_empty() {
             return Err(Status::invalid_argument("no volume id"));
