@@ -198,8 +198,10 @@ impl Lab {
     /// Runs a program as [`Lab::on`] does, with this on its standard input.
     pub fn fed(&self, name: &str, command: &[&str], input: &str) -> Said {
         let pid = self.pid(name);
+        // kubectl keeps answers there, of whatever cluster had these names before.
+        let home = format!("HOME={}", self.layout.disk(name).join("root").display());
         let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-        let enter = ["--target", &pid, "--mount", "--net", "--uts", "env", "-i", path, "HOME=/root", ADMIN];
+        let enter = ["--target", &pid, "--mount", "--net", "--uts", "env", "-i", path, &home, ADMIN];
         let mut child = Command::new("nsenter")
             .args([&enter, command].concat())
             .stdin(Stdio::piped())
