@@ -201,8 +201,7 @@ fn works(lab: &Lab, version: &str) {
     assert!(said.ok, "{said:?}");
     let service = lab.json("cp-1", &format!("service probe -n {name}")).expect("the Service");
     let url = format!("http://{}/", service["spec"]["clusterIP"].as_str().expect("an address"));
-    // After two ends of the API within two minutes, reflectors wait up to a minute before they list again, as upstream's.
-    lab.until("a new Service answers", 90, || {
+    lab.until("a new Service answers", 30, || {
         let said = lab.on("w-1", &["curl", "-sS", "--max-time", "1", &url]);
         if said.out.contains("probe") { Ok(()) } else { Err(said.err) }
     });
