@@ -111,7 +111,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), Status> {
 
 impl Store {
     pub fn new(root: &Path) -> std::io::Result<Self> {
-        for folder in ["volumes", "snapshots", "nodes"] {
+        for folder in ["volumes", "snapshots", "nodes", "targets"] {
             fs::create_dir_all(root.join(folder))?;
         }
         Ok(Self { root: root.to_owned() })
@@ -239,14 +239,14 @@ impl Store {
         fs::create_dir_all(self.volume_folder(id)).map_err(failed)
     }
 
-    /// Paths of a node that a volume was published at.
+    /// Paths of a node that a volume was published at. They are kept beside the volumes: a folder is its pod's.
     pub fn targets(&self, id: &str, node: &str) -> Vec<String> {
-        let text = fs::read_to_string(self.volume_folder(id).join(format!("targets.{node}"))).unwrap_or_default();
+        let text = fs::read_to_string(self.root.join("targets").join(format!("{id}.{node}"))).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
     pub fn set_targets(&self, id: &str, node: &str, targets: &[String]) -> Result<(), Status> {
-        let file = self.volume_folder(id).join(format!("targets.{node}"));
+        let file = self.root.join("targets").join(format!("{id}.{node}"));
         if targets.is_empty() {
             return match fs::remove_file(file) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),

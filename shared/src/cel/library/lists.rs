@@ -235,8 +235,14 @@ fn sorted<'a>(items: &[Value<'a>], keys: &[Value<'a>]) -> Answer<'a> {
         }
     }
     let mut places: Vec<usize> = (0..items.len()).collect();
-    places.sort_by(|a, b| keys[*a].order(&keys[*b]).unwrap_or(Ordering::Equal));
+    places.sort_by(|a, b| total_order(&keys[*a], &keys[*b]));
     Ok(Value::list(places.into_iter().map(|i| items[i].clone())))
+}
+
+/// Order of keys of one type; NaN, which is in no order with other numbers, comes behind them.
+fn total_order(a: &Value<'_>, b: &Value<'_>) -> Ordering {
+    let is_nan = |value: &Value<'_>| matches!(value, Value::Double(number) if number.is_nan());
+    a.order(b).unwrap_or_else(|| is_nan(a).cmp(&is_nan(b)))
 }
 
 fn sort<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
