@@ -112,9 +112,7 @@ impl NodeInfo {
 
     /// Puts a pod on the node.
     pub fn add(&mut self, pod: Arc<PodInfo>) {
-        self.requested.add(&pod.requests);
-        self.non_zero_cpu = self.non_zero_cpu.saturating_add(pod.non_zero.milli_cpu);
-        self.non_zero_memory = self.non_zero_memory.saturating_add(pod.non_zero.memory);
+        self.count(&pod);
         self.ports.extend(pod.ports.iter().cloned());
         if pod.has_pod_affinity() {
             self.with_affinity.push(Arc::clone(&pod));
@@ -126,6 +124,21 @@ impl NodeInfo {
             self.with_claims.push(Arc::clone(&pod));
         }
         self.pods.push(pod);
+    }
+
+    fn count(&mut self, pod: &PodInfo) {
+        self.requested.add(&pod.requests);
+        self.non_zero_cpu = self.non_zero_cpu.saturating_add(pod.non_zero.milli_cpu);
+        self.non_zero_memory = self.non_zero_memory.saturating_add(pod.non_zero.memory);
+    }
+
+    /// Sums up the pods anew.
+    fn recount(&mut self) {
+        self.requested = Resource::default();
+        (self.non_zero_cpu, self.non_zero_memory) = (0, 0);
+        let pods = std::mem::take(&mut self.pods);
+        pods.iter().for_each(|pod| self.count(pod));
+        self.pods = pods;
     }
 
     /// Takes over a newer form of a pod that takes up as much as before; `false` when it was not there.
@@ -147,14 +160,37 @@ impl NodeInfo {
         self.with_affinity.retain(|p| *p.uid != *uid);
         self.with_anti_affinity.retain(|p| *p.uid != *uid);
         self.with_claims.retain(|p| *p.uid != *uid);
-        self.requested.sub(&pod.requests);
-        self.non_zero_cpu = self.non_zero_cpu.saturating_sub(pod.non_zero.milli_cpu);
-        self.non_zero_memory = self.non_zero_memory.saturating_sub(pod.non_zero.memory);
+        // What a pod asks for may be more than a sum can hold: taking it away again would leave a full node empty.
+        if self.requested.is_saturated() || self.non_zero_cpu == i64::MAX || self.non_zero_memory == i64::MAX {
+            self.recount();
+        } else {
+            self.requested.sub(&pod.requests);
+            self.non_zero_cpu = self.non_zero_cpu.saturating_sub(pod.non_zero.milli_cpu);
+            self.non_zero_memory = self.non_zero_memory.saturating_sub(pod.non_zero.memory);
+        }
         for port in &pod.ports {
             if let Some(at) = self.ports.iter().position(|p| p == port) {
                 self.ports.swap_remove(at);
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{node, pod};
+
+    #[test]
+    fn sums_of_before_are_back_once_a_pod_that_asks_for_everything_is_gone() {
+        let mut info = NodeInfo::new(node("n").base());
+        info.add(Arc::new(pod("web").cpu("2").memory("1Gi").info()));
+        let before = (info.requested.clone(), info.non_zero_cpu, info.non_zero_memory);
+        let greedy = Arc::new(pod("greedy").cpu("9223372036854775807").memory("9223372036854775807").info());
+        info.add(Arc::clone(&greedy));
+        assert!(info.requested.is_saturated());
+        assert!(info.remove(&greedy.uid));
+        assert_eq!((info.requested.clone(), info.non_zero_cpu, info.non_zero_memory), before);
     }
 }

@@ -101,6 +101,12 @@ impl Resource {
         self.combine(other, i64::saturating_sub);
     }
 
+    /// Reports whether an amount is the largest there is: a sum that reached it no longer says what it was made of.
+    pub fn is_saturated(&self) -> bool {
+        [self.milli_cpu, self.memory, self.ephemeral_storage, self.pods].contains(&i64::MAX)
+            || self.scalar.iter().any(|(_, amount)| *amount == i64::MAX)
+    }
+
     /// Raises every amount to at least that of `other`.
     pub fn max(&mut self, other: &Self) {
         self.combine(other, Ord::max);

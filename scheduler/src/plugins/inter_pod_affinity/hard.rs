@@ -9,7 +9,7 @@ use crate::framework::plugin::{Context, Filter, PreFilter, PreFiltered};
 use crate::framework::rule::Rule;
 use crate::framework::{CycleState, Status};
 use crate::model::selector::Labels;
-use crate::model::{AffinityTerm, Demand, NodeInfo, PodInfo, Snapshot};
+use crate::model::{AffinityTerm, Demand, NodeBase, NodeInfo, PodInfo, Snapshot};
 
 /// Terms of the pod.
 #[derive(Debug)]
@@ -47,16 +47,16 @@ impl Plan {
         self.affinity.is_empty() && self.anti_affinity.is_empty()
     }
 
-    /// Adds `n` times what a pod of this demand adds.
-    fn add<'a>(&'a self, other: &'a Demand, n: i64, out: &mut Adds<'a>) {
+    /// Adds `n` times what a pod of this demand adds on the node.
+    fn add<'a>(&'a self, node: &NodeBase, other: &'a Demand, n: i64, out: &mut Adds<'a>) {
         for term in other.anti_affinity.iter().filter(|t| t.matches(&self.pod, self.namespace_labels.as_ref())) {
-            out.refused.add(&term.topology_key, n);
+            out.refused.add(node, &term.topology_key, n);
         }
         if !self.affinity.is_empty() && self.affinity.iter().all(|t| t.matches(other, None)) {
-            self.affinity.iter().for_each(|term| out.near.add(&term.topology_key, n));
+            self.affinity.iter().for_each(|term| out.near.add(node, &term.topology_key, n));
         }
         for term in self.anti_affinity.iter().filter(|t| t.matches(other, None)) {
-            out.far.add(&term.topology_key, n);
+            out.far.add(node, &term.topology_key, n);
         }
     }
 
@@ -65,7 +65,7 @@ impl Plan {
         let mut out = Adds::default();
         let pods = if self.wants_nothing() { &node.with_anti_affinity } else { &node.pods };
         for kind in pods.chunk_by(|a, b| Arc::ptr_eq(&a.demand, &b.demand)) {
-            self.add(&kind[0].demand, i64::try_from(kind.len()).unwrap_or(i64::MAX), &mut out);
+            self.add(&node.base, &kind[0].demand, i64::try_from(kind.len()).unwrap_or(i64::MAX), &mut out);
         }
         out
     }
@@ -110,7 +110,7 @@ impl Notes {
     fn shift(&mut self, other: &PodInfo, node: &NodeInfo, by: i64) {
         let plan = Arc::clone(&self.plan);
         let mut adds = Adds::default();
-        plan.add(other, by, &mut adds);
+        plan.add(&node.base, other, by, &mut adds);
         shift(&mut self.near, &node.base, &adds.near);
         shift(&mut self.far, &node.base, &adds.far);
         shift(&mut self.refused, &node.base, &adds.refused);
@@ -194,9 +194,12 @@ impl Rule for Kept {
 
     fn update(&mut self, snapshot: &Snapshot, slot: usize, touched: &mut Touched) {
         let nodes = snapshot.nodes();
-        let mut adds = nodes.get(slot).map(|node| self.plan.adds(node)).unwrap_or_default();
-        // Where nobody is, the label itself matters.
-        self.plan.affinity.iter().for_each(|t| adds.near.add(&t.topology_key, 0));
+        let mut adds = Adds::default();
+        if let Some(node) = nodes.get(slot) {
+            adds = self.plan.adds(node);
+            // Where nobody is, the label itself matters.
+            self.plan.affinity.iter().for_each(|t| adds.near.add(&node.base, &t.topology_key, 0));
+        }
         self.near.set(nodes, slot, &adds.near.0, touched);
         self.far.set(nodes, slot, &adds.far.0, touched);
         self.refused.set(nodes, slot, &adds.refused.0, touched);

@@ -70,12 +70,15 @@ fn resolved(cx: Context<'_>, term: &AffinityTerm) -> AffinityTerm {
     out
 }
 
-/// Amounts by topology key.
+/// Amounts of a node by topology key, of those that the node has: terms may name any number of others.
 #[derive(Debug, Default)]
 struct Amounts<'a>(Vec<(&'a str, i64)>);
 
 impl<'a> Amounts<'a> {
-    fn add(&mut self, key: &'a str, n: i64) {
+    fn add(&mut self, node: &NodeBase, key: &'a str, n: i64) {
+        if !node.labels.contains_key(key) {
+            return;
+        }
         match self.0.iter_mut().find(|(k, _)| *k == key) {
             Some((_, sum)) => *sum += n,
             None => self.0.push((key, n)),

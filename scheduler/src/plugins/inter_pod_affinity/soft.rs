@@ -48,20 +48,20 @@ impl Plan {
         for other in &node.with_affinity {
             if self.hard_weight > 0 {
                 for t in other.affinity.iter().filter(|t| theirs(t)) {
-                    out.add(&t.topology_key, self.hard_weight);
+                    out.add(&node.base, &t.topology_key, self.hard_weight);
                 }
             }
             for w in other.preferred_affinity.iter().filter(|w| theirs(&w.term)) {
-                out.add(&w.term.topology_key, w.weight);
+                out.add(&node.base, &w.term.topology_key, w.weight);
             }
             for w in other.preferred_anti_affinity.iter().filter(|w| theirs(&w.term)) {
-                out.add(&w.term.topology_key, -w.weight);
+                out.add(&node.base, &w.term.topology_key, -w.weight);
             }
         }
         if !self.wishes.is_empty() {
             for kind in node.pods.chunk_by(|a, b| Arc::ptr_eq(&a.demand, &b.demand)) {
                 for w in self.wishes.iter().filter(|w| w.term.matches(&kind[0].demand, None)) {
-                    out.add(&w.term.topology_key, w.weight * i64::try_from(kind.len()).unwrap_or(i64::MAX));
+                    out.add(&node.base, &w.term.topology_key, w.weight * i64::try_from(kind.len()).unwrap_or(i64::MAX));
                 }
             }
         }

@@ -101,3 +101,24 @@ fn required_affinity_of_others_attracts() {
     ];
     assert_eq!(Check::of(super::build, json!(null)).scores(&pod("p").label("app", "star").info(), &nodes), [100, 0]);
 }
+
+/// A tenant may name ten thousand keys; only those that nodes have cost anything.
+#[test]
+fn keys_that_a_node_lacks_are_not_counted() {
+    let base = zoned("n", "a").base();
+    let mut amounts = super::Amounts::default();
+    for key in ["zone", "rack", "zone"] {
+        amounts.add(&base, key, 1);
+    }
+    assert_eq!(amounts.0, [("zone", 2)]);
+}
+
+#[test]
+fn terms_of_ten_thousand_keys_leave_other_pods_alone() {
+    let terms: Vec<Value> = (0..10_000)
+        .map(|n| json!({"labelSelector": {}, "namespaceSelector": {}, "topologyKey": format!("example.com/k{n}")}))
+        .collect();
+    let hostile = required(pod("hostile"), "podAntiAffinity", json!(terms));
+    let nodes = [zoned("a", "a").with(&[hostile]), zoned("b", "b").with(&[])];
+    assert_eq!(Check::of(super::build, json!(null)).fits(&pod("web").info(), &nodes), ["a", "b"]);
+}
