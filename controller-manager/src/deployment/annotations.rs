@@ -66,11 +66,7 @@ pub fn sync(r: &mut ReplicaSet, d: &Deployment, revision: i64, exists: bool) {
                 .map(|h| h.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect())
                 .unwrap_or_default();
             past.push(old);
-            // One comma less than there are revisions.
-            while past.len() > 1 && past.iter().map(|p| p.len() + 1).sum::<usize>() > HISTORY_LIMIT + 1 {
-                past.remove(0);
-            }
-            notes.insert(HISTORY.into(), past.join(","));
+            notes.insert(HISTORY.into(), past[first_kept(&past)..].join(","));
         }
     }
     if !exists {
@@ -81,10 +77,30 @@ pub fn sync(r: &mut ReplicaSet, d: &Deployment, revision: i64, exists: bool) {
     }
 }
 
+/// Returns the index of the oldest revision that is kept: the newest is, and others as far as [`HISTORY_LIMIT`] has room.
+fn first_kept(past: &[String]) -> usize {
+    // One comma less than there are revisions.
+    let mut room = HISTORY_LIMIT + 1;
+    let fits = past.iter().rev().take_while(|revision| {
+        let left = room.checked_sub(revision.len() + 1);
+        room = left.unwrap_or_default();
+        left.is_some()
+    });
+    past.len() - fits.count().clamp(1, past.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_history_of_many_revisions_is_cut_in_one_pass() {
+        let past = vec!["1".to_owned(); 200_000];
+        assert_eq!(past.len() - first_kept(&past), (HISTORY_LIMIT + 1) / 2);
+        assert_eq!(first_kept(&["x".repeat(HISTORY_LIMIT * 2)]), 0, "the newest stays, however long");
+        assert_eq!(first_kept(&["1".to_owned(), "x".repeat(HISTORY_LIMIT)]), 1);
+    }
 
     #[test]
     fn past_revisions_have_room_to_the_last_character() {
