@@ -27,7 +27,7 @@ pub struct Matched {
 /// A kind and what is known of it.
 #[derive(Clone, Debug)]
 pub struct Kind {
-    /// As warnings name it: `apps/v1, Kind=Deployment`.
+    /// Type as warnings name it: `apps/v1, Kind=Deployment`.
     pub name: String,
     /// Its type.
     pub object: Type,

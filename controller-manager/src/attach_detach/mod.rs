@@ -257,7 +257,7 @@ impl AttachDetach {
         self.count(name, &users);
         let wanted = AllWanted { attached: self.wanted(name, &users), listed: self.to_list(name, &users) };
         let objects = self.attachments.by_index(BY_NODE, name);
-        let attachments = self.attachments_of(&objects, &wanted.attached);
+        let attachments = self.attachments_of(&objects, &wanted.attached, node.as_deref());
         let (made, left_mounted) = {
             let mut memory = self.memory.lock();
             if objects.is_empty() {
@@ -390,11 +390,18 @@ impl AttachDetach {
         there.map(|p| (object::namespace(&p.metadata).to_owned(), object::name(&p.metadata).to_owned())).collect()
     }
 
+    /// Reports whether the volume of an attachment is there but cannot be read.
+    fn is_unreadable(&self, attachment: &VolumeAttachment) -> bool {
+        let volume = attachment.spec.source.persistent_volume_name.as_deref();
+        volume.is_some_and(|volume| self.volumes.unreadable().contains("", volume))
+    }
+
     /// The node's attachments that this controller makes: those with the name it would give them.
     fn attachments_of<'a>(
         &self,
         objects: &'a [Arc<VolumeAttachment>],
         wanted: &BTreeMap<String, Wanted>,
+        node: Option<&Node>,
     ) -> BTreeMap<String, Attachment<'a>> {
         let mut memory = self.memory.lock();
         let mut out = BTreeMap::new();
@@ -403,8 +410,9 @@ impl AttachDetach {
             let unique_name = match Attachable::attached(object, |name| self.volumes.get("", name)) {
                 Some(v) if v.attachment(&object.spec.node_name) == name => v.unique_name(),
                 Some(_) => continue,
-                // The volume is gone, so that nobody can use what was made for it.
-                None if volume::is_given_name(name) => String::new(),
+                None if self.is_unreadable(object) => continue,
+                // The volume is gone, or its informer is behind: the node may have it mounted all the same.
+                None if volume::is_given_name(name) => volume::name_on_node(name, node).unwrap_or_default(),
                 None => continue,
             };
             let unwanted_for = if wanted.contains_key(name) {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Volume};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec, Volume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -102,14 +102,32 @@ impl Attachable {
     /// The name of the VolumeAttachment, which kubelet and drivers compute, too.
     #[must_use]
     pub fn attachment(&self, node: &str) -> String {
-        let mut out = "csi-".to_owned();
-        let hash = Sha256::new().chain_update(&self.handle).chain_update(&self.driver).chain_update(node).finalize();
-        for byte in hash {
-            // Writing to a string cannot fail.
-            let _ = write!(out, "{byte:02x}");
-        }
-        out
+        given_name(&self.driver, &self.handle, node)
     }
+}
+
+fn given_name(driver: &str, handle: &str, node: &str) -> String {
+    let mut out = "csi-".to_owned();
+    for byte in Sha256::new().chain_update(handle).chain_update(driver).chain_update(node).finalize() {
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{byte:02x}");
+    }
+    out
+}
+
+/// Returns the unique name by which the node's status has the volume of an attachment with a given name.
+#[must_use]
+pub fn name_on_node(attachment: &str, node: Option<&Node>) -> Option<String> {
+    let node = node?;
+    let status = node.status.as_ref()?;
+    let in_use = status.volumes_in_use.iter().flatten();
+    let mut names = in_use.chain(status.volumes_attached.iter().flatten().map(|volume| &volume.name));
+    let is_of = |name: &&String| {
+        let parts = name.strip_prefix(CSI_PREFIX).and_then(|rest| rest.split_once('^'));
+        let node = node.metadata.name.as_deref().unwrap_or_default();
+        parts.is_some_and(|(driver, handle)| given_name(driver, handle, node) == attachment)
+    };
+    names.find(is_of).cloned()
 }
 
 fn unique_name(driver: &str, handle: &str) -> String {
@@ -136,6 +154,19 @@ pub fn is_given_name(name: &str) -> bool {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    /// A volume that is not known any more, or not yet, is still mounted where the node says so.
+    #[test]
+    fn attachments_are_found_in_a_nodes_status_by_their_names() {
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1"}, "status": {
+            "volumesInUse": ["kubernetes.io/csi/d.example.com^a", "kubernetes.io/fc/x"],
+            "volumesAttached": [{"name": "kubernetes.io/csi/d.example.com^b", "devicePath": ""}]}}))
+        .expect("a node");
+        let found = |handle: &str| name_on_node(&given_name("d.example.com", handle, "n1"), Some(&node));
+        assert_eq!(found("a").as_deref(), Some("kubernetes.io/csi/d.example.com^a"));
+        assert_eq!(found("b").as_deref(), Some("kubernetes.io/csi/d.example.com^b"));
+        assert_eq!((found("c"), name_on_node("csi-0", None)), (None, None));
+    }
 
     fn volume(spec: Value) -> PersistentVolume {
         serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).expect("volume")
