@@ -10,7 +10,7 @@ mod tests;
 use crate::facts::PodFacts;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Objects of the pod's namespace that containers of the pod refer to, by name; a missing key means that the
@@ -36,6 +36,9 @@ pub struct EnvReferences {
     pub files: Vec<(String, String)>,
 }
 
+/// Most bytes of an environment, or of a command with its arguments: the kernel starts no program with more.
+const MAX_SIZE: usize = 2 << 20;
+
 /// Reasons why a container's environment cannot be built; the container waits with `CreateContainerConfigError` and
 /// this text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +49,9 @@ pub enum EnvError {
     /// A field or resource reference that does not exist.
     #[error("{0}")]
     Field(String),
+    /// More than any program can be started with: references to variables multiply.
+    #[error("the environment is larger than {MAX_SIZE} bytes")]
+    TooLarge,
 }
 
 /// Objects that the container's environment refers to, each once.
@@ -90,7 +96,7 @@ pub fn container_env(
         let literal = variable.value.as_deref().unwrap_or_default();
         let value = if !literal.is_empty() {
             let lookup = |name: &str| own.get(name).or_else(|| service_variables.get(name).map(String::as_str));
-            expand_with(literal, lookup)
+            expand_with(literal, lookup)?
         } else if let Some(source) = &variable.value_from {
             match scope.value_from(source)? {
                 Some(value) => value,
@@ -99,26 +105,38 @@ pub fn container_env(
         } else {
             String::new()
         };
-        own.set(&variable.name, value);
+        own.set(&variable.name, value)?;
     }
     let hidden: Vec<_> = service_variables.into_iter().filter(|(name, _)| own.get(name).is_none()).collect();
-    Ok(own.0.into_iter().chain(hidden).collect())
+    Ok(own.all.into_iter().chain(hidden).collect())
 }
 
 /// Variables in the order of their first appearance; a later value replaces an earlier one.
 #[derive(Default)]
-struct Ordered(Vec<(String, String)>);
+struct Ordered {
+    all: Vec<(String, String)>,
+    places: HashMap<String, usize>,
+    /// Bytes of all that was ever set.
+    size: usize,
+}
 
 impl Ordered {
     fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.places.get(name).map(|place| self.all[*place].1.as_str())
     }
 
-    fn set(&mut self, name: &str, value: String) {
-        match self.0.iter_mut().find(|(known, _)| known == name) {
-            Some(entry) => entry.1 = value,
-            None => self.0.push((name.to_owned(), value)),
+    fn set(&mut self, name: &str, value: String) -> Result<(), EnvError> {
+        self.size += name.len() + value.len();
+        if self.size > MAX_SIZE {
+            return Err(EnvError::TooLarge);
         }
+        if let Some(place) = self.places.get(name) {
+            self.all[*place].1 = value;
+            return Ok(());
+        }
+        self.places.insert(name.to_owned(), self.all.len());
+        self.all.push((name.to_owned(), value));
+        Ok(())
     }
 }
 
@@ -136,13 +154,13 @@ impl Scope<'_> {
             if let Some(reference) = &source.config_map_ref {
                 let map = self.config_map(&reference.name, reference.optional)?;
                 for (key, value) in map.iter().flat_map(|map| map.data.iter().flatten()) {
-                    variables.set(&format!("{prefix}{key}"), value.clone());
+                    variables.set(&format!("{prefix}{key}"), value.clone())?;
                 }
             }
             if let Some(reference) = &source.secret_ref {
                 let secret = self.secret(&reference.name, reference.optional)?;
                 for (key, value) in secret.iter().flat_map(|secret| secret.data.iter().flatten()) {
-                    variables.set(&format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
+                    variables.set(&format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned())?;
                 }
             }
         }
@@ -239,19 +257,35 @@ pub fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<Str
         value
     });
     let missing: Vec<String> = missing.into_inner().into_iter().collect();
-    if missing.is_empty() { Ok(expanded) } else { Err(format!("missing value for {}", missing.join(", "))) }
+    if missing.is_empty() {
+        expanded.map_err(|error| error.to_string())
+    } else {
+        Err(format!("missing value for {}", missing.join(", ")))
+    }
 }
 
-/// Expands `$(VAR)` (and `$$` as an escape) in a container's command and arguments; unknown references stay as they
-/// are.
-pub fn expand(input: &str, env: &[(String, String)]) -> String {
-    expand_with(input, |name| env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.as_str()))
+/// Expands `$(VAR)` (and `$$` as an escape) in a container's command or arguments; unknown references stay as they are.
+///
+/// # Errors
+/// [`EnvError::TooLarge`].
+pub fn expand_all(list: &[String], env: &[(String, String)]) -> Result<Vec<String>, EnvError> {
+    let values: HashMap<&str, &str> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut size = 0;
+    let one = |input: &String| {
+        let expanded = expand_with(input, |name| values.get(name).copied())?;
+        size += expanded.len();
+        if size > MAX_SIZE { Err(EnvError::TooLarge) } else { Ok(expanded) }
+    };
+    list.iter().map(one).collect()
 }
 
-fn expand_with<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
+fn expand_with<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Result<String, EnvError> {
     let mut expanded = String::with_capacity(input.len());
     let mut rest = input;
     while let Some(position) = rest.find('$') {
+        if expanded.len() > MAX_SIZE {
+            return Err(EnvError::TooLarge);
+        }
         expanded.push_str(&rest[..position]);
         let after = &rest[position + 1..];
         rest = match after.as_bytes().first() {
@@ -280,5 +314,5 @@ fn expand_with<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Str
         };
     }
     expanded.push_str(rest);
-    expanded
+    Ok(expanded)
 }

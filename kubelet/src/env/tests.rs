@@ -43,8 +43,32 @@ fn expansion_follows_the_documented_table() {
         ("tail$", "tail$"),
         ("ü$(A)ü", "ü1ü"),
     ] {
-        assert_eq!(expand(input, &env), expected, "{input}");
+        assert_eq!(expand_all(&[input.to_owned()], &env).expect("expanded"), [expected], "{input}");
     }
+}
+
+#[test]
+fn references_that_multiply_are_refused() {
+    let doubled = (1..40).map(|n| json!({"name": format!("A{n}"), "value": format!("$(A{0})$(A{0})", n - 1)}));
+    let first = json!({"name": "A0", "value": "x".repeat(1024)});
+    let env: Vec<_> = std::iter::once(first).chain(doubled).collect();
+    let refused = env_of(json!({"name": "c", "env": env}), &[], &EnvSources::default()).expect_err("too large");
+    assert_eq!(refused.to_string(), "the environment is larger than 2097152 bytes");
+
+    let env = [("A".to_owned(), "x".repeat(1 << 20))];
+    for list in [vec!["$(A)".repeat(100_000)], vec!["$(A)".to_owned(); 100_000]] {
+        assert!(matches!(expand_all(&list, &env), Err(EnvError::TooLarge)));
+    }
+}
+
+#[test]
+fn many_variables_are_set_in_time_that_follows_their_number() {
+    let data: BTreeMap<String, String> = (0..100_000).map(|n| (format!("K{n}"), String::new())).collect();
+    let map = Arc::new(ConfigMap { data: Some(data), ..ConfigMap::default() });
+    let mut sources = EnvSources::default();
+    sources.config_maps.insert("big".to_owned(), map);
+    let container = json!({"name": "c", "envFrom": [{"configMapRef": {"name": "big"}}]});
+    assert_eq!(env_of(container, &[], &sources).expect("env").len(), 100_000);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::security::{self, ImageUser};
 use crate::cpus::CpuSet;
 use crate::cri::{labels, v1};
 use crate::devices::v1beta1::{self as plugin, ContainerAllocateResponse};
-use crate::env::expand;
+use crate::env::expand_all;
 use crate::pods;
 use crate::resources::{MachineInfo, container_resources};
 use crate::settings::Settings;
@@ -153,7 +153,7 @@ pub fn container_config(
     machine: &MachineInfo,
     settings: &Settings,
 ) -> Result<v1::ContainerConfig, String> {
-    let mut annotations = annotations(pod, container, prepared.attempt);
+    let mut annotations = BTreeMap::new();
     let cdi = |name: String| v1::CdiDevice { name };
     let mut cdi_devices: Vec<v1::CdiDevice> = std::mem::take(&mut prepared.claimed).into_iter().map(cdi).collect();
     for answer in std::mem::take(&mut prepared.plugins) {
@@ -162,7 +162,11 @@ pub fn container_config(
         annotations.extend(answer.annotations);
         cdi_devices.extend(answer.cdi_devices.into_iter().map(|device| cdi(device.name)));
     }
-    let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|s| expand(s, &prepared.env)).collect();
+    // The kubelet's own count where a plugin gives one of the same name: restarts are decided by them.
+    annotations.extend(self::annotations(pod, container, prepared.attempt));
+    let expanded = |list: &Option<Vec<String>>| {
+        expand_all(list.as_deref().unwrap_or_default(), &prepared.env).map_err(|error| error.to_string())
+    };
     let root = seccomp_root(settings);
     let context = security::container(pod, container, &prepared.image_user, &root, settings.seccomp_default)?;
     let mut all_labels = pod_labels(pod);
@@ -175,8 +179,8 @@ pub fn container_config(
             user_specified_image: container.image.clone().unwrap_or_default(),
             ..v1::ImageSpec::default()
         }),
-        command: expanded(&container.command),
-        args: expanded(&container.args),
+        command: expanded(&container.command)?,
+        args: expanded(&container.args)?,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: prepared.env.iter().map(|(key, value)| v1::KeyValue { key: key.clone(), value: value.clone() }).collect(),
         mounts: prepared.mounts,
