@@ -62,8 +62,20 @@ impl<K: Cached> Watched<K> {
             let text = format!("failed to sync {kind} cache: timed out waiting for the condition");
             return Err(ObjectError::Other(text));
         }
-        let found = watch.informer.store().get(namespace, name);
-        found.ok_or_else(|| ObjectError::NotFound { kind, name: name.to_owned() })
+        if let Some(found) = watch.informer.store().get(namespace, name) {
+            return Ok(found);
+        }
+        self.forget((namespace.to_owned(), name.to_owned()), &watch);
+        Err(ObjectError::NotFound { kind, name: name.to_owned() })
+    }
+
+    /// Has the next request begin a watch of its own: the one that found nothing may be waiting to be let in again, since
+    /// the node may only read what its pods refer to.
+    fn forget(&self, key: Key, watch: &Arc<Watch<K>>) {
+        let mut watches = self.watches.lock();
+        if watches.get(&key).is_some_and(|known| Arc::ptr_eq(known, watch)) {
+            watches.remove(&key);
+        }
     }
 
     fn watch(&self, key: Key) -> Result<Arc<Watch<K>>, ObjectError> {
@@ -146,6 +158,8 @@ mod tests {
         assert_eq!(first, 1, "{:?}", asked.lock());
         let missing = watched.get("configmap", ("n", "b")).await.expect_err("not there");
         assert_eq!(missing.to_string(), "configmap \"b\" not found");
+        let followed: Vec<Key> = watched.watches.lock().keys().cloned().collect();
+        assert_eq!(followed, [("n".to_owned(), "a".to_owned())], "what is missing is asked for anew");
     }
 
     #[tokio::test(start_paused = true)]

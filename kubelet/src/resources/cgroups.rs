@@ -446,6 +446,8 @@ fn pids(folder: &Path) -> Vec<i32> {
         .unwrap_or_default()
         .lines()
         .filter_map(|line| line.parse().ok())
+        // 0 stands for a process of another PID namespace, and for a kill it is the caller's own group.
+        .filter(|pid| *pid > 0)
         .collect();
     for child in fs::read_dir(folder).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
         found.extend(pids(&child.path()));

@@ -43,7 +43,11 @@ pub(super) fn write(volume: &Path, payload: &Payload, now: Timestamp) -> io::Res
         return link_names(volume, payload);
     }
     let version = version_name(volume, now);
-    write_version(&volume.join(&version), payload)?;
+    if let Err(error) = write_version(&volume.join(&version), payload) {
+        // Each attempt would leave another one, in memory that nobody is charged for.
+        fs::remove_dir_all(volume.join(&version)).ok();
+        return Err(error);
+    }
     fs::remove_file(volume.join(NEW_DATA)).ok();
     symlink(&version, volume.join(NEW_DATA))?;
     fs::rename(volume.join(NEW_DATA), volume.join(DATA))?;

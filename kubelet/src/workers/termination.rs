@@ -1,7 +1,9 @@
 //! The message a container leaves when it ends: its termination file, or the end of its log.
 
 use super::observed::Container;
+use nix::fcntl::OFlag;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// Longest message from the file.
@@ -12,9 +14,14 @@ const MAX_LOG: usize = 2048;
 const MAX_LINES: usize = 80;
 
 /// Reads at most the first 4096 bytes.
+///
+/// The file is the container's: a pipe would hold up the kubelet, and a link would lead it to files of the node.
 fn head(path: &Path) -> String {
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let regular = file.ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()));
     let mut text = Vec::new();
-    if let Ok(file) = std::fs::File::open(path) {
+    if let Some(file) = regular {
         let _ = file.take(MAX_FILE).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).into_owned()
@@ -75,6 +82,19 @@ pub fn fill(container: &mut Container) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A container may put a pipe or a link in the file's place.
+    #[test]
+    fn only_a_regular_file_is_read() {
+        let folder = std::env::temp_dir().join(format!("termination-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (pipe, secret, link) = (folder.join("pipe"), folder.join("secret"), folder.join("link"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).expect("a pipe");
+        std::fs::write(&secret, "of the node").expect("written");
+        std::os::unix::fs::symlink(&secret, &link).expect("a link");
+        assert_eq!([head(&pipe), head(&link), head(&secret)], ["", "", "of the node"]);
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
 
     #[test]
     fn a_line_that_was_not_ended_is_not_ended_here() {
