@@ -81,7 +81,7 @@ pub struct Node {
     pub name: String,
     /// Address on the node network.
     pub address: String,
-    /// Its address of IPv6, in a cluster that has them.
+    /// IPv6 address on the node network, in a dual-stack cluster.
     pub address_6: String,
 }
 
@@ -116,7 +116,7 @@ impl Node {
         !self.is_control_plane() && self.name != Self::new(1).name
     }
 
-    /// Its address of the family that `other`, an address or a range, is of.
+    /// Returns the address of the family that `other`, an address or a range, is of.
     #[must_use]
     pub fn address_like(&self, other: &str) -> &str {
         if other.contains(':') { &self.address_6 } else { &self.address }

@@ -1,4 +1,4 @@
-//! As much as an API server can take of one kind of request.
+//! Load: one kind of request, as much of it as an API server can take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

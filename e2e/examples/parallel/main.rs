@@ -1,4 +1,4 @@
-//! What a second core brings: rates with everything on one core and on two, and their ratio; one JSON line each.
+//! Gain of a second core: rates with everything on one core and on two, and their ratio; one JSON line each.
 //!
 //! `cargo run --release -p ironclad-e2e --example parallel -- APISERVER SCHEDULER [PART…]` runs each part in processes that
 //! may use one core, and two, by turns: the servers, etcd and the clients together, since on a machine of two cores they
