@@ -22,6 +22,11 @@ pub struct Listed {
     pub exclusive: bool,
 }
 
+/// Key by which a controller remembers what it told of a volume that a node only has to list.
+pub fn mark(node: &str, unique_name: &str) -> String {
+    format!("{node} {unique_name}")
+}
+
 /// Reports whether an entry of a node's list is one of these volumes.
 #[must_use]
 pub fn is_listed(unique_name: &str) -> bool {

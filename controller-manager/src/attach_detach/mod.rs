@@ -199,11 +199,6 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     })
 }
 
-/// Key in [`Memory::told`] of a volume that a node only has to list.
-fn mark(node: &str, unique_name: &str) -> String {
-    format!("{node} {unique_name}")
-}
-
 impl AttachDetach {
     fn observe(&self, event: &Event<VolumeAttachment>, queue: &Queue<String>) {
         let attachment = event.object();
@@ -390,12 +385,6 @@ impl AttachDetach {
         there.map(|p| (object::namespace(&p.metadata).to_owned(), object::name(&p.metadata).to_owned())).collect()
     }
 
-    /// Reports whether the volume of an attachment is there but cannot be read.
-    fn is_unreadable(&self, attachment: &VolumeAttachment) -> bool {
-        let volume = attachment.spec.source.persistent_volume_name.as_deref();
-        volume.is_some_and(|volume| self.volumes.unreadable().contains("", volume))
-    }
-
     /// The node's attachments that this controller makes: those with the name it would give them.
     fn attachments_of<'a>(
         &self,
@@ -410,7 +399,7 @@ impl AttachDetach {
             let unique_name = match Attachable::attached(object, |name| self.volumes.get("", name)) {
                 Some(v) if v.attachment(&object.spec.node_name) == name => v.unique_name(),
                 Some(_) => continue,
-                None if self.is_unreadable(object) => continue,
+                None if volume::of(object).is_some_and(|v| self.volumes.unreadable().contains("", v)) => continue,
                 // The volume is gone, or its informer is behind: the node may have it mounted all the same.
                 None if volume::is_given_name(name) => volume::name_on_node(name, node).unwrap_or_default(),
                 None => continue,
@@ -457,10 +446,10 @@ impl AttachDetach {
                 say(name, true, "FailedAttachVolume", why);
             }
         }
-        let of_node = mark(node, "");
+        let of_node = listed::mark(node, "");
         memory.told.retain(|told, _| told.strip_prefix(&of_node).is_none_or(|name| users.listed.contains_key(name)));
         for name in &decision.attached {
-            let noted = if users.listed.contains_key(name) { mark(node, name) } else { name.clone() };
+            let noted = if users.listed.contains_key(name) { listed::mark(node, name) } else { name.clone() };
             let told = memory.told.insert(noted, ATTACHED.to_owned());
             if let Some((volume, _)) = wanted.called(name).filter(|_| told.as_deref() != Some(ATTACHED)) {
                 let text = format!("AttachVolume.Attach succeeded for volume {volume:?} ");

@@ -115,6 +115,12 @@ fn given_name(driver: &str, handle: &str, node: &str) -> String {
     out
 }
 
+/// Returns the name of the PersistentVolume of an attachment.
+#[must_use]
+pub fn of(attachment: &VolumeAttachment) -> Option<&str> {
+    attachment.spec.source.persistent_volume_name.as_deref()
+}
+
 /// Returns the unique name by which the node's status has the volume of an attachment with a given name.
 #[must_use]
 pub fn name_on_node(attachment: &str, node: Option<&Node>) -> Option<String> {
