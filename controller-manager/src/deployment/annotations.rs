@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_history_of_many_revisions_is_cut_in_one_pass() {
         let past = vec!["1".to_owned(); 200_000];
-        assert_eq!(past.len() - first_kept(&past), (HISTORY_LIMIT + 1) / 2);
+        assert_eq!(past.len() - first_kept(&past), HISTORY_LIMIT.div_ceil(2));
         assert_eq!(first_kept(&["x".repeat(HISTORY_LIMIT * 2)]), 0, "the newest stays, however long");
         assert_eq!(first_kept(&["1".to_owned(), "x".repeat(HISTORY_LIMIT)]), 1);
     }
