@@ -252,7 +252,7 @@ impl AttachDetach {
         self.count(name, &users);
         let wanted = AllWanted { attached: self.wanted(name, &users), listed: self.to_list(name, &users) };
         let objects = self.attachments.by_index(BY_NODE, name);
-        let attachments = self.attachments_of(&objects, &wanted.attached, node.as_deref());
+        let attachments = self.attachments_of(&objects, &wanted.attached, (name, node.as_deref()));
         let (made, left_mounted) = {
             let mut memory = self.memory.lock();
             if objects.is_empty() {
@@ -390,7 +390,7 @@ impl AttachDetach {
         &self,
         objects: &'a [Arc<VolumeAttachment>],
         wanted: &BTreeMap<String, Wanted>,
-        node: Option<&Node>,
+        node: (&str, Option<&Node>),
     ) -> BTreeMap<String, Attachment<'a>> {
         let mut memory = self.memory.lock();
         let mut out = BTreeMap::new();
@@ -401,7 +401,7 @@ impl AttachDetach {
                 Some(_) => continue,
                 None if volume::of(object).is_some_and(|v| self.volumes.unreadable().contains("", v)) => continue,
                 // The volume is gone, or its informer is behind: the node may have it mounted all the same.
-                None if volume::is_given_name(name) => volume::name_on_node(name, node).unwrap_or_default(),
+                None if volume::is_given_name(name) => volume::name_known(name, node, memory.left_mounted.get(node.0)),
                 None => continue,
             };
             let unwanted_for = if wanted.contains_key(name) {
@@ -506,7 +506,9 @@ impl AttachDetach {
         let mut mounted = None;
         for (attachment, forced) in decision.detach {
             let unique_name = attachments.get(&attachment).map(|found| &found.unique_name);
-            if forced.is_none() && unique_name.is_some_and(|name| in_use.contains(name)) {
+            if forced.is_none()
+                && unique_name.is_some_and(|unique| volume::is_in_use(&in_use, (unique, &attachment), name))
+            {
                 mounted = unique_name;
                 continue;
             }

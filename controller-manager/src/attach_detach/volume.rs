@@ -1,5 +1,6 @@
 //! Driver that attaches a volume, and the names under which the attachment is known.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -121,19 +122,36 @@ pub fn of(attachment: &VolumeAttachment) -> Option<&str> {
     attachment.spec.source.persistent_volume_name.as_deref()
 }
 
-/// Returns the unique name by which the node's status has the volume of an attachment with a given name.
+/// Returns the one of a node's unique names of volumes that is of an attachment with a given name.
 #[must_use]
-pub fn name_on_node(attachment: &str, node: Option<&Node>) -> Option<String> {
-    let node = node?;
-    let status = node.status.as_ref()?;
-    let in_use = status.volumes_in_use.iter().flatten();
-    let mut names = in_use.chain(status.volumes_attached.iter().flatten().map(|volume| &volume.name));
-    let is_of = |name: &&String| {
+pub fn name_among<'a>(attachment: &str, node: &str, mut names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+    names.find(|name| {
         let parts = name.strip_prefix(CSI_PREFIX).and_then(|rest| rest.split_once('^'));
-        let node = node.metadata.name.as_deref().unwrap_or_default();
         parts.is_some_and(|(driver, handle)| given_name(driver, handle, node) == attachment)
-    };
-    names.find(is_of).cloned()
+    })
+}
+
+/// Returns the unique name of an unknown volume out of what is known of its node, and of what was left mounted there; empty
+/// where neither has it.
+#[must_use]
+pub fn name_known(attachment: &str, (node, known): (&str, Option<&Node>), left: Option<&Vec<String>>) -> String {
+    let names = known.into_iter().flat_map(names_on).chain(left.into_iter().flatten());
+    name_among(attachment, node, names).cloned().unwrap_or_default()
+}
+
+/// Reports whether a node uses a volume, by its unique name or, where the volume is unknown, by that of its attachment.
+#[must_use]
+pub fn is_in_use(in_use: &HashSet<String>, (unique, attachment): (&str, &str), node: &str) -> bool {
+    in_use.contains(unique) || name_among(attachment, node, in_use.iter()).is_some()
+}
+
+/// Returns the unique names that a node's status has.
+pub fn names_on(node: &Node) -> impl Iterator<Item = &String> {
+    let status = node.status.iter();
+    status.flat_map(|status| {
+        let attached = status.volumes_attached.iter().flatten().map(|volume| &volume.name);
+        status.volumes_in_use.iter().flatten().chain(attached)
+    })
 }
 
 fn unique_name(driver: &str, handle: &str) -> String {
@@ -168,10 +186,10 @@ mod tests {
             "volumesInUse": ["kubernetes.io/csi/d.example.com^a", "kubernetes.io/fc/x"],
             "volumesAttached": [{"name": "kubernetes.io/csi/d.example.com^b", "devicePath": ""}]}}))
         .expect("a node");
-        let found = |handle: &str| name_on_node(&given_name("d.example.com", handle, "n1"), Some(&node));
-        assert_eq!(found("a").as_deref(), Some("kubernetes.io/csi/d.example.com^a"));
-        assert_eq!(found("b").as_deref(), Some("kubernetes.io/csi/d.example.com^b"));
-        assert_eq!((found("c"), name_on_node("csi-0", None)), (None, None));
+        let found = |handle: &str| name_among(&given_name("d.example.com", handle, "n1"), "n1", names_on(&node));
+        assert_eq!(found("a").map(String::as_str), Some("kubernetes.io/csi/d.example.com^a"));
+        assert_eq!(found("b").map(String::as_str), Some("kubernetes.io/csi/d.example.com^b"));
+        assert_eq!(found("c"), None);
     }
 
     fn volume(spec: Value) -> PersistentVolume {
