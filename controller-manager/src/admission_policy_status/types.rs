@@ -67,12 +67,21 @@ impl Document {
     }
 }
 
+/// Most references, lists and maps within one another that are followed: an aggregated API server may publish a schema that
+/// leads to itself.
+const MAX_DEPTH: usize = 64;
+
 /// The type that a schema describes; `name` is what it is called when it is an object.
 fn of_schema(name: &str, schema: &Value, document: &Document) -> Type {
+    within(name, schema, document, MAX_DEPTH)
+}
+
+fn within(name: &str, schema: &Value, document: &Document, depth: usize) -> Type {
+    let Some(depth) = depth.checked_sub(1) else { return Type::Dyn };
     // A reference with a description or a default beside it is wrapped in allOf.
     if let Some(reference) = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str()) {
         let found = document.behind(reference);
-        return found.map_or(Type::Dyn, |(name, schema)| of_schema(name, schema, document));
+        return found.map_or(Type::Dyn, |(name, schema)| within(name, schema, document, depth));
     }
     let flag = |key: &str| schema[key] == true;
     if flag("x-kubernetes-int-or-string") || flag("x-kubernetes-preserve-unknown-fields") {
@@ -89,9 +98,9 @@ fn of_schema(name: &str, schema: &Value, document: &Document) -> Type {
             "int-or-string" => Type::Dyn,
             _ => Type::String,
         },
-        "array" => Type::list(of_schema(&format!("{name}.@idx"), &schema["items"], document)),
+        "array" => Type::list(within(&format!("{name}.@idx"), &schema["items"], document, depth)),
         "object" if schema["additionalProperties"].is_object() => {
-            Type::map(Type::String, of_schema(&format!("{name}.@elem"), &schema["additionalProperties"], document))
+            Type::map(Type::String, within(&format!("{name}.@elem"), &schema["additionalProperties"], document, depth))
         }
         "object" if schema["properties"].is_object() || flag("x-kubernetes-embedded-resource") => {
             Type::Object(Arc::new(Schema { name: name.into(), schema: schema.clone(), document: document.clone() }))
@@ -104,6 +113,21 @@ fn of_schema(name: &str, schema: &Value, document: &Document) -> Type {
 mod tests {
     use super::*;
     use shared::cel::{Declared, Program, admission};
+
+    #[test]
+    fn a_schema_that_leads_to_itself_has_an_end() {
+        let kinds = json!([{"group": "g", "version": "v1", "kind": "K"}]);
+        for schema in [
+            json!({"type": "array", "items": {"$ref": "#/components/schemas/A"}}),
+            json!({"type": "object", "additionalProperties": {"$ref": "#/components/schemas/A"}}),
+            json!({"$ref": "#/components/schemas/A"}),
+        ] {
+            let mut schema = schema;
+            schema["x-kubernetes-group-version-kind"] = kinds.clone();
+            let document = Document::new(json!({"components": {"schemas": {"A": schema}}}));
+            assert!(document.kind("g", "v1", "K").is_some());
+        }
+    }
 
     fn variables() -> Declared {
         let document = proto::openapi::v3_group_version("apps", "v1").expect("a document");
