@@ -505,11 +505,10 @@ impl AttachDetach {
         };
         let mut mounted = None;
         for (attachment, forced) in decision.detach {
-            let unique_name = attachments.get(&attachment).map(|found| &found.unique_name);
-            if forced.is_none()
-                && unique_name.is_some_and(|unique| volume::is_in_use(&in_use, (unique, &attachment), name))
-            {
-                mounted = unique_name;
+            let found = attachments.get(&attachment).filter(|_| forced.is_none());
+            let used = found.and_then(|found| volume::used_as(&found.unique_name, (&attachment, name), &in_use));
+            if used.is_some() {
+                mounted = used;
                 continue;
             }
             if let Some(reason) = forced {

@@ -123,8 +123,7 @@ pub fn of(attachment: &VolumeAttachment) -> Option<&str> {
 }
 
 /// Returns the one of a node's unique names of volumes that is of an attachment with a given name.
-#[must_use]
-pub fn name_among<'a>(attachment: &str, node: &str, mut names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+fn name_among<'a>(attachment: &str, node: &str, mut names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
     names.find(|name| {
         let parts = name.strip_prefix(CSI_PREFIX).and_then(|rest| rest.split_once('^'));
         parts.is_some_and(|(driver, handle)| given_name(driver, handle, node) == attachment)
@@ -139,14 +138,15 @@ pub fn name_known(attachment: &str, (node, known): (&str, Option<&Node>), left: 
     name_among(attachment, node, names).cloned().unwrap_or_default()
 }
 
-/// Reports whether a node uses a volume, by its unique name or, where the volume is unknown, by that of its attachment.
+/// Returns the unique name by which a node uses a volume: its own, or, where the volume is unknown, one that its attachment
+/// to the node is named after.
 #[must_use]
-pub fn is_in_use(in_use: &HashSet<String>, (unique, attachment): (&str, &str), node: &str) -> bool {
-    in_use.contains(unique) || name_among(attachment, node, in_use.iter()).is_some()
+pub fn used_as<'a>(unique: &str, (attachment, node): (&str, &str), in_use: &'a HashSet<String>) -> Option<&'a String> {
+    if unique.is_empty() { name_among(attachment, node, in_use.iter()) } else { in_use.get(unique) }
 }
 
 /// Returns the unique names that a node's status has.
-pub fn names_on(node: &Node) -> impl Iterator<Item = &String> {
+fn names_on(node: &Node) -> impl Iterator<Item = &String> {
     let status = node.status.iter();
     status.flat_map(|status| {
         let attached = status.volumes_attached.iter().flatten().map(|volume| &volume.name);
