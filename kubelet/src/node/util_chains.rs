@@ -78,6 +78,7 @@ pub async fn run(wanted: bool, shutdown: CancellationToken) {
             Ok(()) => {
                 tracing::info!(protocol, "Initialized iptables rules.");
                 families.push(program);
+                warn(program, plant_canaries(&System, program).await);
             }
             Err(error) => tracing::info!(
                 protocol,
@@ -87,15 +88,19 @@ pub async fn run(wanted: bool, shutdown: CancellationToken) {
         }
     }
     while !families.is_empty() {
-        for program in &families {
-            if let Err(error) = watch(&System, program).await {
-                tracing::warn!(program, error, "Failed to make iptables rules again");
-            }
-        }
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(PERIOD) => {}
         }
+        for program in &families {
+            warn(program, watch(&System, program).await);
+        }
+    }
+}
+
+fn warn(program: &str, made: Result<(), String>) {
+    if let Err(error) = made {
+        tracing::warn!(program, error, "Failed to make iptables rules again");
     }
 }
 
@@ -113,20 +118,20 @@ async fn sync(tables: &impl Tables, program: &str) -> Result<(), String> {
     ensure_rule(tables, program, "-A", FIREWALL, &[&LOCALNET[..], &DROP[..]].concat()).await
 }
 
-/// Makes everything again when a canary is gone, and the canaries.
+/// Makes everything again when a canary is gone.
 async fn watch(tables: &impl Tables, program: &str) -> Result<(), String> {
-    let mut gone = Vec::new();
     for table in CANARY_TABLES {
         if !tables.run(program, &["-t", table, "-S", CANARY]).await? {
-            gone.push(table);
+            // Canaries last: while one is missing, there is something to do.
+            sync(tables, program).await?;
+            return plant_canaries(tables, program).await;
         }
     }
-    if gone.is_empty() {
-        return Ok(());
-    }
-    // Canaries last: while one is missing, there is something to do.
-    sync(tables, program).await?;
-    for table in gone {
+    Ok(())
+}
+
+async fn plant_canaries(tables: &impl Tables, program: &str) -> Result<(), String> {
+    for table in CANARY_TABLES {
         ensure_chain(tables, program, table, CANARY).await?;
     }
     Ok(())
