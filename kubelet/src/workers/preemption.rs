@@ -49,7 +49,7 @@ pub fn victims(pod: &Pod, others: &[Arc<Pod>], shortages: &[Shortage]) -> Result
 }
 
 /// Time that a pod has to be gone: half as long again as its grace period, and no less than ten seconds.
-fn patience(pod: &Pod) -> Duration {
+fn kill_deadline(pod: &Pod) -> Duration {
     let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(0);
     let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
     grace.saturating_add(grace / 2).max(SHORTEST_WAIT)
@@ -60,7 +60,7 @@ pub async fn wait<F: Future<Output = ()>>(victims: &[Arc<Pod>], until_ended: imp
     let mut late = Vec::new();
     for victim in victims {
         let ended = until_ended(Arc::clone(victim));
-        if tokio::time::timeout(patience(victim), ended).await.is_err() {
+        if tokio::time::timeout(kill_deadline(victim), ended).await.is_err() {
             late.push(Arc::clone(victim));
         }
     }
