@@ -18,5 +18,7 @@ pub mod pki;
 pub mod pods;
 pub mod process;
 pub mod remote;
+pub mod scheduling;
+pub mod server;
 pub mod webhook;
 pub mod world;

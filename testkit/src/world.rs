@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use crate::http2::Client;
 use crate::pki::{Identity, Pki};
 use crate::process::Process;
+use crate::server;
 
 /// See the module. Everything ends with it.
 pub struct World {
@@ -33,14 +34,8 @@ fn free_port() -> anyhow::Result<u16> {
 const MEMORY: &str = "/dev/shm";
 
 fn start_etcd(dir: &Path, port: u16, peer: u16) -> anyhow::Result<Process> {
-    let (c, p) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
-    let mut command = Command::new("etcd");
-    command
-        .args(["--listen-client-urls", &c, "--advertise-client-urls", &c, "--listen-peer-urls", &p])
-        .args(["--initial-advertise-peer-urls", &p, "--initial-cluster", &format!("default={p}")])
-        .args(["--quota-backend-bytes", "8589934592"])
-        .arg("--data-dir")
-        .arg(dir.join("etcd"));
+    let mut command = server::etcd(dir, port, peer);
+    command.args(["--quota-backend-bytes", "8589934592"]);
     if dir.starts_with(MEMORY) {
         command.arg("--unsafe-no-fsync");
     }
@@ -107,23 +102,8 @@ impl World {
         let (pki, port, etcd_port) = (Arc::new(Pki::new(&dir)), free_port()?, free_port()?);
         let etcd = start_etcd(&dir, etcd_port, free_port()?)?;
         answers(etcd_port).await.context("etcd does not answer")?;
-        let file = |name: &str| dir.join(name).display().to_string();
         let mut command = Command::new(binary);
-        command.args([
-            format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-            format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=192.0.2.10".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/12".to_owned(),
-            "--authorization-mode=Node,RBAC".to_owned(),
-            format!("--client-ca-file={}", file("ca.crt")),
-            format!("--tls-cert-file={}", file("server.crt")),
-            format!("--tls-private-key-file={}", file("server.key")),
-            "--service-account-issuer=https://test".to_owned(),
-            format!("--service-account-key-file={}", file("sa.key")),
-            format!("--service-account-signing-key-file={}", file("sa.key")),
-        ]);
-        command.args(more(&dir, &pki)?);
+        command.args(server::flags(&dir, etcd_port, port)).args(more(&dir, &pki)?);
         let began = Instant::now();
         let server = Process::start(&mut command, &dir.join("server.log")).context("the server does not start")?;
         let mut world = Self { dir, etcd, server, etcd_port, port, pki, start: (0.0, 0.0) };

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use shared::flags::FlagSet;
 use shared::run::Shutdown;
+use testkit::server;
 #[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub use testkit::{
     client::{Answer, Client},
@@ -250,12 +251,7 @@ impl Cluster {
     }
 
     pub fn start_etcd(&mut self) {
-        let (c, p) = (format!("http://127.0.0.1:{}", self.etcd_port), format!("http://127.0.0.1:{}", self.peer_port));
-        let child = Command::new("etcd")
-            .args(["--listen-client-urls", &c, "--advertise-client-urls", &c, "--listen-peer-urls", &p])
-            .args(["--initial-advertise-peer-urls", &p, "--initial-cluster", &format!("default={p}")])
-            .arg("--data-dir")
-            .arg(self.dir.join("etcd"))
+        let child = server::etcd(&self.dir, self.etcd_port, self.peer_port)
             .args(&self.etcd_flags)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -298,23 +294,8 @@ impl Cluster {
 
     /// The command line of a server on a port, with flags of its own.
     fn arguments(&self, port: u16, flags: &[String]) -> FlagSet {
-        let file = |name: &str| self.dir.join(name).display().to_string();
-        let args = [
-            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
-            format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=192.0.2.10".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/12".to_owned(),
-            "--authorization-mode=Node,RBAC".to_owned(),
-            "--enable-admission-plugins=NodeRestriction".to_owned(),
-            "--shutdown-delay-duration=0s".to_owned(),
-            format!("--client-ca-file={}", file("ca.crt")),
-            format!("--tls-cert-file={}", file("server.crt")),
-            format!("--tls-private-key-file={}", file("server.key")),
-            "--service-account-issuer=https://test".to_owned(),
-            format!("--service-account-key-file={}", file("sa.key")),
-            format!("--service-account-signing-key-file={}", file("sa.key")),
-        ];
+        let more = ["--enable-admission-plugins=NodeRestriction", "--shutdown-delay-duration=0s"].map(str::to_owned);
+        let args = [server::flags(&self.dir, self.etcd_port, port), more.into()].concat();
         let name = |arg: &String| arg.split('=').next().unwrap_or("").to_owned();
         let own: Vec<String> = flags.iter().map(name).collect();
         let args = args.iter().filter(|a| !own.contains(&name(a))).chain(flags);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use testkit::client::Client;
 use testkit::pki::{Identity, Pki};
+use testkit::server;
 
 /// See the module. Everything ends with it.
 pub struct World {
@@ -53,14 +54,8 @@ impl World {
     }
 
     pub fn start_etcd(&mut self) {
-        let at = |port: u16| format!("http://127.0.0.1:{port}");
-        let (c, p) = (at(self.etcd_ports.0), at(self.etcd_ports.1));
-        let mut command = Command::new("etcd");
-        command
-            .args(["--listen-client-urls", &c, "--advertise-client-urls", &c, "--listen-peer-urls", &p])
-            .args(["--initial-advertise-peer-urls", &p, "--initial-cluster", &format!("default={p}")])
-            .arg("--data-dir")
-            .arg(self.dir.join("etcd"));
+        let (port, peer) = self.etcd_ports;
+        let mut command = server::etcd(&self.dir, port, peer);
         self.etcd = Some(self.run(&mut command, "etcd.log"));
     }
 
@@ -75,22 +70,8 @@ impl World {
     }
 
     pub fn start_server(&mut self, n: usize) {
-        let file = |name: &str| self.dir.join(name).display().to_string();
         let mut command = Command::new(&self.binary);
-        command.args([
-            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_ports.0),
-            format!("--secure-port={}", self.ports[n]),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=192.0.2.10".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/12".to_owned(),
-            "--authorization-mode=Node,RBAC".to_owned(),
-            format!("--client-ca-file={}", file("ca.crt")),
-            format!("--tls-cert-file={}", file("server.crt")),
-            format!("--tls-private-key-file={}", file("server.key")),
-            "--service-account-issuer=https://test".to_owned(),
-            format!("--service-account-key-file={}", file("sa.key")),
-            format!("--service-account-signing-key-file={}", file("sa.key")),
-        ]);
+        command.args(server::flags(&self.dir, self.etcd_ports.0, self.ports[n]));
         self.servers[n] = Some(self.run(&mut command, &format!("server-{n}.log")));
     }
 

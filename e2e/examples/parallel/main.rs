@@ -5,17 +5,8 @@
 //! share them anyway. PART: `spread`, `reads`, `lists`, `watches` (all by default). `ROUNDS` (3) says how often; the best
 //! rate of each counts, as nothing but others on the machine makes one lower.
 
-#[path = "../scheduler/cluster.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the scheduler")]
-mod cluster;
 mod load;
-#[path = "../scheduler/scheduler.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the scheduler")]
-mod scheduler;
 mod spread;
-#[path = "../scheduler/watch.rs"]
-#[allow(dead_code, reason = "shared with the benchmark of the scheduler")]
-mod watch;
 
 use std::process::{Command, Stdio};
 

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use crate::cluster::{self, PODS};
-use crate::scheduler::Scheduler;
-use crate::watch::Pods;
 use testkit::http2::side_by_side;
+use testkit::scheduling::process::Scheduler;
+use testkit::scheduling::watch::Pods;
+use testkit::scheduling::{self, PODS};
 
 /// Pods, and of how many Deployments; of the rate, the first and the last tenth are left out.
 const COUNT: usize = 5_000;
@@ -17,12 +17,12 @@ const AT_ONCE: usize = 64;
 /// Pods placed in a second that wait when the scheduler starts.
 #[allow(clippy::cast_precision_loss)]
 pub async fn rate(apiserver: &str, binary: &str) -> anyhow::Result<f64> {
-    let world = cluster::world(apiserver).await?;
-    cluster::create_nodes(&world).await?;
+    let world = scheduling::world(apiserver).await?;
+    scheduling::create_nodes(&world).await?;
     let client = world.client().await?;
     side_by_side(AT_ONCE, 0..COUNT, |_, number| {
         let client = client.clone();
-        async move { cluster::post(client, PODS, cluster::encoded("Pod", &pod(number))?).await }
+        async move { scheduling::post(client, PODS, scheduling::encoded("Pod", &pod(number))?).await }
     })
     .await?;
     let mut pods = Pods::watch(&world).await?;
@@ -33,7 +33,7 @@ pub async fn rate(apiserver: &str, binary: &str) -> anyhow::Result<f64> {
 }
 
 fn pod(number: usize) -> serde_json::Value {
-    let mut pod = cluster::pod(&format!("spread-{number}"), "default-scheduler");
+    let mut pod = scheduling::pod(&format!("spread-{number}"), "default-scheduler");
     let app = format!("app-{}", number % DEPLOYMENTS);
     pod["metadata"]["labels"] = json!({"app": app});
     pod["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",

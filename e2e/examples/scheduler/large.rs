@@ -6,11 +6,11 @@ use bytes::Bytes;
 use proto::schema;
 use serde_json::{Value, json};
 
-use crate::cluster::{self, NODES, PODS};
-use crate::scheduler::Scheduler;
-use crate::watch::Pods;
 use testkit::figures::figure;
 use testkit::http2::{JSON, side_by_side};
+use testkit::scheduling::process::Scheduler;
+use testkit::scheduling::watch::Pods;
+use testkit::scheduling::{self, NODES, PODS};
 use testkit::world::World;
 
 /// Pods on nodes.
@@ -37,7 +37,7 @@ fn running(number: usize) -> Value {
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": set, "uid": format!("{app}-uid"),
                 "controller": true, "blockOwnerDeletion": true}]},
         "spec": {
-            "nodeName": cluster::node_name(number % NODES), "schedulerName": "default-scheduler", "priority": 0,
+            "nodeName": scheduling::node_name(number % NODES), "schedulerName": "default-scheduler", "priority": 0,
             "serviceAccountName": "default", "serviceAccount": "default",
             "volumes": [{"name": format!("kube-api-access-{number:05x}"), "projected": {"defaultMode": 420, "sources": [
                 {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
@@ -67,7 +67,7 @@ async fn store(world: &World) -> anyhow::Result<()> {
         async move {
             let pod = running(number);
             let key = format!("/registry/pods/default/{}", pod["metadata"]["name"].as_str().unwrap_or_default());
-            Ok(kv.put(key, cluster::encoded("Pod", &pod)?.to_vec(), None).await.map(drop)?)
+            Ok(kv.put(key, scheduling::encoded("Pod", &pod)?.to_vec(), None).await.map(drop)?)
         }
     })
     .await
@@ -75,8 +75,8 @@ async fn store(world: &World) -> anyhow::Result<()> {
 
 /// All figures.
 pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
-    let world = cluster::world(apiserver).await?;
-    cluster::create_nodes(&world).await?;
+    let world = scheduling::world(apiserver).await?;
+    scheduling::create_nodes(&world).await?;
     store(&world).await?;
     let mut client = world.client().await?;
     // A consistent read: the server knows all of them afterwards. It may have lost track of so many, and read them anew.
@@ -85,8 +85,8 @@ pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
         anyhow::ensure!(Instant::now() < until, error);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    let waiting = cluster::pod("waiting", "default-scheduler");
-    cluster::post(client.clone(), PODS, cluster::encoded("Pod", &waiting)?).await?;
+    let waiting = scheduling::pod("waiting", "default-scheduler");
+    scheduling::post(client.clone(), PODS, scheduling::encoded("Pod", &waiting)?).await?;
     let mut pods = Pods::watch(&world).await?;
     let scheduler = Scheduler::start(&world, binary)?;
     pods.until_bound(1).await?;
@@ -104,7 +104,7 @@ pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
     let changes = Bytes::from_static(br#"{"metadata":{"annotations":{"a":"b"}}}"#);
     let before = scheduler.process.cpu();
     const CHANGED: usize = 5_000;
-    cluster::many(&world, CHANGED, async |mut client, number| {
+    scheduling::many(&world, CHANGED, async |mut client, number| {
         let name = running(number)["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let headers = [("content-type", "application/merge-patch+json")];
         client.call("PATCH", &format!("{PODS}/{name}"), &headers, changes.clone()).await.map(drop)

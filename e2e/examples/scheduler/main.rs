@@ -4,11 +4,8 @@
 //! `cargo run --release -p ironclad-e2e --example scheduler -- APISERVER SCHEDULER [PART…]` starts an etcd and both
 //! binaries (ours or upstream's: they take the same flags). PART: `rate`, `large` (all by default).
 
-mod cluster;
 mod large;
 mod rate;
-mod scheduler;
-mod watch;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> anyhow::Result<()> {

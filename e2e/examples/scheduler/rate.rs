@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::cluster::{self, NODES, PODS};
-use crate::scheduler::{Scheduler, quantile_ms};
-use crate::watch::Pods;
 use testkit::figures::figure;
 use testkit::http2::JSON;
+use testkit::scheduling::process::{Scheduler, quantile_ms};
+use testkit::scheduling::watch::Pods;
+use testkit::scheduling::{self, NODES, PODS};
 use testkit::world::World;
 
 /// Pods of each measurement.
@@ -28,11 +28,11 @@ fn rate(pods: &Pods) -> f64 {
 
 /// Bindings a second of a client that does nothing else.
 async fn bare(world: &World) -> anyhow::Result<f64> {
-    cluster::create_pods(world, "bare", "nobody", COUNT).await?;
+    scheduling::create_pods(world, "bare", "nobody", COUNT).await?;
     let mut pods = Pods::watch(world).await?;
-    let bind = cluster::many(world, COUNT, async |mut client, number| {
+    let bind = scheduling::many(world, COUNT, async |mut client, number| {
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": format!("bare-{number}")},
-            "target": {"kind": "Node", "name": cluster::node_name(number % NODES)}});
+            "target": {"kind": "Node", "name": scheduling::node_name(number % NODES)}});
         let path = format!("{PODS}/bare-{number}/binding");
         client.call("POST", &path, &[("content-type", JSON)], Bytes::from(binding.to_string())).await.map(drop)
     });
@@ -43,12 +43,12 @@ async fn bare(world: &World) -> anyhow::Result<f64> {
 /// All figures.
 #[allow(clippy::cast_precision_loss)]
 pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
-    let world = cluster::world(apiserver).await?;
-    cluster::create_nodes(&world).await?;
+    let world = scheduling::world(apiserver).await?;
+    scheduling::create_nodes(&world).await?;
     let alone = bare(&world).await?;
     figure("bindings of a client that does nothing else", alone, "1/s", None);
 
-    cluster::create_pods(&world, "waiting", "default-scheduler", COUNT).await?;
+    scheduling::create_pods(&world, "waiting", "default-scheduler", COUNT).await?;
     let mut pods = Pods::watch(&world).await?;
     let before = world.cpu();
     let scheduler = Scheduler::start(&world, binary)?;
@@ -76,7 +76,7 @@ pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
     figure("plain pods, 5,000 nodes: CPU from exec, events included", used / COUNT as f64, "ms/pod", None);
     let before = scheduler.process.cpu();
     let mut pods = Pods::watch(&world).await?;
-    let create = cluster::create_pods(&world, "burst", "default-scheduler", COUNT);
+    let create = scheduling::create_pods(&world, "burst", "default-scheduler", COUNT);
     futures::try_join!(create, pods.until_bound(COUNT))?;
     let used = (scheduler.process.cpu() - before).as_secs_f64() * 1e3;
     figure("plain pods, 5,000 nodes: CPU, decoding and binding included", used / COUNT as f64, "ms/pod", Some(0.25));
@@ -93,8 +93,8 @@ pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
         let mut ticks = tokio::time::interval(PAUSE);
         for number in 0..SINGLE {
             ticks.tick().await;
-            let body = cluster::encoded("Pod", &cluster::pod(&format!("single-{number}"), "default-scheduler"))?;
-            cluster::post(client.clone(), PODS, body).await?;
+            let body = scheduling::encoded("Pod", &scheduling::pod(&format!("single-{number}"), "default-scheduler"))?;
+            scheduling::post(client.clone(), PODS, body).await?;
         }
         client.get("/version", "*/*").await.map(drop)
     };

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use testkit::process::Process;
-use testkit::world::World;
+use crate::process::Process;
+use crate::world::World;
 
 /// CPU time in one [`WINDOW`] below which the scheduler is at rest.
 const REST: Duration = Duration::from_millis(5);

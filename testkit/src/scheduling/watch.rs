@@ -7,15 +7,15 @@ use anyhow::bail;
 use bytes::{Buf as _, Bytes, BytesMut};
 use proto::protobuf::{self, fields};
 
-use testkit::http2::PROTOBUF;
-use testkit::world::World;
+use crate::http2::PROTOBUF;
+use crate::world::World;
 
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A watch of all pods from now on.
 pub struct Pods {
-    frames: testkit::http2::Watch,
+    frames: crate::http2::Watch,
     buffer: BytesMut,
     added: HashMap<String, Instant>,
     /// Name, when it was seen, and when it was seen to be bound.
@@ -26,10 +26,10 @@ impl Pods {
     /// Begins.
     pub async fn watch(world: &World) -> anyhow::Result<Self> {
         let mut client = world.client().await?;
-        let list = client.get(&format!("{}?limit=1", crate::cluster::PODS), "application/json").await?;
+        let list = client.get(&format!("{}?limit=1", super::PODS), "application/json").await?;
         let list: serde_json::Value = serde_json::from_slice(&list)?;
         let from = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        let path = format!("{}?watch=true&resourceVersion={from}", crate::cluster::PODS);
+        let path = format!("{}?watch=true&resourceVersion={from}", super::PODS);
         let frames = client.watch(&path, PROTOBUF).await?;
         Ok(Self { frames, buffer: BytesMut::new(), added: HashMap::new(), bound: Vec::new() })
     }

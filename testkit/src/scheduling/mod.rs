@@ -1,5 +1,8 @@
 //! Nodes and pods as scheduler_perf has them, and many requests at once.
 
+pub mod process;
+pub mod watch;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -7,8 +10,8 @@ use futures::future::try_join_all;
 use proto::{protobuf, schema};
 use serde_json::{Value, json};
 
-use testkit::http2::{Client, JSON, PROTOBUF, side_by_side};
-use testkit::world::World;
+use crate::http2::{Client, JSON, PROTOBUF, side_by_side};
+use crate::world::World;
 
 /// Nodes of the cluster.
 pub const NODES: usize = 5_000;
@@ -33,7 +36,7 @@ pub fn node(number: usize) -> Value {
     })
 }
 
-/// Its name.
+/// Returns the name of the node with this number.
 pub fn node_name(number: usize) -> String {
     format!("node-{number:05}")
 }
