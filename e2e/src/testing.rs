@@ -273,6 +273,11 @@ impl Drop for Cluster {
     }
 }
 
+/// Returns the URL of a path at an address of either family, which may have a port behind it.
+pub fn url(address: &str, rest: &str) -> String {
+    if address.contains(':') { format!("http://[{address}]{rest}") } else { format!("http://{address}{rest}") }
+}
+
 /// A field of an object as text, empty when it is not there.
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()

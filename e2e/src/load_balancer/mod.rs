@@ -18,7 +18,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use shared::client;
-use shared::informer::{Factory, Store};
+use shared::informer::{Cached, Factory, Store};
 use shared::run::{Shutdown, TaskGroup};
 use tokio::sync::Notify;
 
@@ -76,22 +76,14 @@ async fn serve(kubeconfig: &Path, pools: &[IpNet]) -> Result<()> {
     let client = client::new(&options).await?;
     let (tasks, shutdown, changed) = (TaskGroup::new(), Shutdown::new(), Arc::new(Notify::new()));
     let factory = Factory::new(client.clone(), tasks, shutdown);
-    let services = factory.informer::<Service>();
-    let slices = factory.informer::<EndpointSlice>();
-    let nodes = factory.informer::<Node>();
-    let wake = || {
-        let changed = Arc::clone(&changed);
-        move || changed.notify_one()
-    };
-    let (of_service, of_slice, of_node) = (wake(), wake(), wake());
-    services.add_handler(move |_| of_service());
-    slices.add_handler(move |_| of_slice());
-    nodes.add_handler(move |_| of_node());
-    let stores = Stores { services: services.store(), slices: slices.store(), nodes: nodes.store() };
+    let services = followed::<Service>(&factory, &changed);
+    let slices = followed::<EndpointSlice>(&factory, &changed);
+    let nodes = followed::<Node>(&factory, &changed);
     factory.start();
     factory.wait_synced().await;
     loop {
-        let plan = plan::plan(&stores.view(), pools);
+        let view = View { services: services.list(), slices: slices.list(), nodes: nodes.list() };
+        let plan = plan::plan(&view, pools);
         if let Err(error) = apply(&client, &plan, pools).await {
             eprintln!("Failed to sync, retrying: {error:#}");
             tokio::time::sleep(RETRY).await;
@@ -105,34 +97,29 @@ async fn serve(kubeconfig: &Path, pools: &[IpNet]) -> Result<()> {
     }
 }
 
-struct Stores {
-    services: Store<Service>,
-    slices: Store<EndpointSlice>,
-    nodes: Store<Node>,
-}
-
-impl Stores {
-    fn view(&self) -> View {
-        View { services: self.services.list(), slices: self.slices.list(), nodes: self.nodes.list() }
-    }
+/// Follows the objects of a kind, each change of which wakes the loop.
+fn followed<K: Cached>(factory: &Factory, changed: &Arc<Notify>) -> Store<K> {
+    let (informer, changed) = (factory.informer::<K>(), Arc::clone(changed));
+    informer.add_handler(move |_| changed.notify_one());
+    informer.store()
 }
 
 /// Routes come first: an address that is shown answers.
 async fn apply(client: &kube::Client, plan: &Plan, pools: &[IpNet]) -> Result<()> {
     let (wanted, ranges) = (plan.routes.clone(), pools.to_vec());
     tokio::task::spawn_blocking(move || routes::apply(&wanted, &ranges)).await??;
-    for status in &plan.statuses {
-        write(client, status).await?;
+    for ingress in &plan.ingresses {
+        write(client, ingress).await?;
     }
     Ok(())
 }
 
-async fn write(client: &kube::Client, status: &Ingress) -> Result<()> {
-    let ingress: Vec<_> = status.addresses.iter().map(|ip| json!({"ip": ip, "ipMode": "VIP"})).collect();
+async fn write(client: &kube::Client, to: &Ingress) -> Result<()> {
+    let ingress: Vec<_> = to.addresses.iter().map(|ip| json!({"ip": ip, "ipMode": "VIP"})).collect();
     let balancer = if ingress.is_empty() { json!({"ingress": null}) } else { json!({"ingress": ingress}) };
-    let services: Api<Service> = Api::namespaced(client.clone(), &status.namespace);
+    let services: Api<Service> = Api::namespaced(client.clone(), &to.namespace);
     let patch = Patch::Merge(json!({"status": {"loadBalancer": balancer}}));
-    match services.patch_status(&status.name, &PatchParams::default(), &patch).await {
+    match services.patch_status(&to.name, &PatchParams::default(), &patch).await {
         // Deleted meanwhile.
         Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
         written => Ok(written.map(drop)?),

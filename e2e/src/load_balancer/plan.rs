@@ -26,6 +26,9 @@ pub struct View {
     pub nodes: Vec<Arc<Node>>,
 }
 
+/// Next hops, which are nodes, of each address; none of an address that refuses connections.
+pub type Routes = BTreeMap<IpAddr, BTreeSet<IpAddr>>;
+
 /// Addresses to write into a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ingress {
@@ -33,17 +36,17 @@ pub struct Ingress {
     pub namespace: String,
     /// Name of the Service.
     pub name: String,
-    /// Its addresses, by family in the order of `spec.ipFamilies`; none takes them away.
+    /// Addresses by family, in the order of `spec.ipFamilies`; none takes them away.
     pub addresses: Vec<IpAddr>,
 }
 
 /// Desired state.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Statuses that differ from what the Services have.
-    pub statuses: Vec<Ingress>,
-    /// Addresses of nodes that each address leads to; none refuses its connections.
-    pub routes: BTreeMap<IpAddr, BTreeSet<IpAddr>>,
+    /// Addresses that differ from what the Services' statuses have.
+    pub ingresses: Vec<Ingress>,
+    /// Ways to the nodes.
+    pub routes: Routes,
     /// Services without an address, and why.
     pub pending: Vec<String>,
 }
@@ -53,7 +56,10 @@ pub struct Plan {
 pub fn plan(view: &View, pools: &[IpNet]) -> Plan {
     let mut plan = Plan::default();
     let mut services: Vec<&Service> = view.services.iter().map(AsRef::as_ref).collect();
-    services.sort_by_key(|service| (created(service), service.metadata.uid.clone()));
+    services.sort_by_key(|service| {
+        let meta = &service.metadata;
+        (meta.creation_timestamp.as_ref().map(|time| time.0), meta.uid.clone())
+    });
     let mut taken = BTreeSet::new();
     let mut kept = BTreeMap::new();
     for (at, service) in services.iter().enumerate().filter(|(_, service)| is_ours(service)) {
@@ -63,7 +69,7 @@ pub fn plan(view: &View, pools: &[IpNet]) -> Plan {
     for (at, service) in services.iter().enumerate() {
         let Some(has) = kept.get(&at) else {
             if !shown(service, pools).is_empty() {
-                plan.statuses.push(status(service, Vec::new()));
+                plan.ingresses.push(ingress(service, Vec::new()));
             }
             continue;
         };
@@ -80,7 +86,7 @@ pub fn plan(view: &View, pools: &[IpNet]) -> Plan {
             plan.routes.insert(*address, hops);
         }
         if addresses != shown(service, pools) {
-            plan.statuses.push(status(service, addresses));
+            plan.ingresses.push(ingress(service, addresses));
         }
     }
     plan
@@ -176,16 +182,12 @@ fn families(service: &Service) -> Vec<bool> {
     families.into_iter().flatten().map(|family| family == "IPv6").collect()
 }
 
-fn created(service: &Service) -> Option<String> {
-    service.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string())
-}
-
 fn name_of(service: &Service) -> String {
     let meta = &service.metadata;
     format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
-fn status(service: &Service, addresses: Vec<IpAddr>) -> Ingress {
+fn ingress(service: &Service, addresses: Vec<IpAddr>) -> Ingress {
     let meta = &service.metadata;
     Ingress {
         namespace: meta.namespace.clone().unwrap_or_default(),

@@ -43,11 +43,11 @@ fn slice(endpoints: &[(&str, bool, bool)]) -> Arc<EndpointSlice> {
 
 fn addresses(services: Vec<Arc<Service>>) -> (Vec<String>, Vec<String>) {
     let plan = plan(&View { services, ..View::default() }, &pools());
-    let written = |status: &Ingress| {
-        let all: Vec<String> = status.addresses.iter().map(ToString::to_string).collect();
-        format!("{} {}", status.name, all.join(" ")).trim_end().to_owned()
+    let written = |ingress: &Ingress| {
+        let all: Vec<String> = ingress.addresses.iter().map(ToString::to_string).collect();
+        format!("{} {}", ingress.name, all.join(" ")).trim_end().to_owned()
     };
-    (plan.statuses.iter().map(written).collect(), plan.pending)
+    (plan.ingresses.iter().map(written).collect(), plan.pending)
 }
 
 #[test]

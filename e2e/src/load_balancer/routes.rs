@@ -1,19 +1,17 @@
 //! Routes of the machine that lead to addresses of load balancers, marked with a protocol number of their own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::plan::Routes;
 use crate::shell::run;
 
 /// Protocol number of the routes: nobody else's are touched.
 const PROTOCOL: &str = "189";
-
-/// Next hops of each address; none of an address that refuses connections.
-pub type Routes = BTreeMap<IpAddr, BTreeSet<IpAddr>>;
 
 /// Makes the routes of the pools what is wanted. An address of a pool without a route of its own refuses connections.
 ///

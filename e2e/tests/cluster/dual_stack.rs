@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use e2e::testing::{Cluster, text};
+use e2e::testing::{Cluster, text, url};
 
 const OBJECTS: &str = r#"
 apiVersion: v1
@@ -50,10 +50,6 @@ fn texts(object: &Value, path: &str) -> Vec<String> {
 /// The families of some addresses, in their order.
 fn families(addresses: &[String]) -> String {
     addresses.iter().map(|address| if address.contains(':') { '6' } else { '4' }).collect()
-}
-
-fn url(address: &str, rest: &str) -> String {
-    if address.contains(':') { format!("http://[{address}]{rest}") } else { format!("http://{address}{rest}") }
 }
 
 /// Asks until every pod has answered.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use e2e::testing::Cluster;
+use e2e::testing::{Cluster, url};
 
 const OBJECTS: &str = r#"
 apiVersion: v1
@@ -38,13 +38,9 @@ spec: {type: LoadBalancer, loadBalancerClass: example.com/lb, selector: {app: we
 "#;
 
 fn addresses(cluster: &Cluster, service: &str) -> Vec<String> {
-    let found = cluster.json(&format!("get service {service} --namespace=balanced -o json"));
+    let found = cluster.json(&format!("get service {service} --namespace=balanced"));
     let ingress = found.pointer("/status/loadBalancer/ingress").and_then(Value::as_array).cloned().unwrap_or_default();
     ingress.iter().filter_map(|ingress| ingress["ip"].as_str()).map(str::to_owned).collect()
-}
-
-fn url(address: &str) -> String {
-    if address.contains(':') { format!("http://[{address}]/") } else { format!("http://{address}/") }
 }
 
 /// Each Service that is not for another implementation has an address of each of its families, which answers while it has
@@ -59,7 +55,7 @@ pub fn gives_addresses(cluster: &Cluster, families: usize) {
         });
         for address in &found {
             cluster.until(&format!("{service} answers at {address}"), 60, || {
-                match cluster.curl(&url(address))?.trim() {
+                match cluster.curl(&url(address, "/"))?.trim() {
                     "web" => Ok(()),
                     other => Err(other.to_owned()),
                 }
@@ -76,7 +72,7 @@ pub fn gives_addresses(cluster: &Cluster, families: usize) {
     });
     cluster.kubectl("delete namespace balanced");
     for address in &given {
-        cluster.until(&format!("{address} refuses connections"), 30, || match cluster.curl(&url(address)) {
+        cluster.until(&format!("{address} refuses connections"), 30, || match cluster.curl(&url(address, "/")) {
             Err(_) => Ok(()),
             Ok(answer) => Err(answer),
         });
