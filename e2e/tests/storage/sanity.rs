@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use e2e::shell::wait_for;
 use e2e::testing::{run, text};
 use serde_json::Value;
 
-/// What the driver is not: the rest of the suite must run.
+/// Specs for abilities that the driver lacks: the rest of the suite must run.
 const NOT_SPOKEN: [&str; 5] = [
     "GroupController Service [GroupController ",
     "VolumeHealth",
@@ -37,11 +38,8 @@ impl Driver {
             .spawn()
             .expect("the driver starts");
         let driver = Self { process, folder };
-        let start = Instant::now();
-        while !driver.socket().exists() {
-            assert!(start.elapsed() < Duration::from_secs(10), "the driver listens");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let (socket, limit) = (driver.socket(), Duration::from_secs(10));
+        wait_for("the driver does not listen", limit, &driver.folder, || socket.exists()).expect("a driver");
         driver
     }
 
