@@ -64,7 +64,7 @@ ADDONS ?= local-path metrics-server
 addons: deps ## Give the running cluster ADDONS: local-path (the default StorageClass), metrics-server (kubectl top)
 	@hack/addons.sh $(CACHE) $(CLUSTER_BINARY) .run $(ADDONS)
 
-storage: deps ## Give the running cluster volumes that move, grow and have snapshots: a CSI driver with upstream's sidecars, classes folders
+storage: deps ## Give the running cluster volumes that move, grow and have snapshots: a CSI driver with upstream's sidecars
 	@hack/build.sh $(TRIPLE) --package ironclad-e2e --example csi-driver
 	@hack/storage.sh $(CACHE) $(CLUSTER_BINARY) .run $(BIN)/examples/csi-driver
 
