@@ -45,7 +45,7 @@ pub(super) async fn run(server: Arc<Server>) {
     }
 }
 
-/// What nodes know of themselves and their pods: whoever takes one for silent that is not is contradicted.
+/// Knowledge of the nodes about themselves and their pods: whoever takes one for silent that is not is contradicted.
 #[derive(Default)]
 struct Memory {
     conditions: BTreeMap<String, Value>,

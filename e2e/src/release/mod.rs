@@ -118,7 +118,7 @@ pub fn strip(folder: &Path) -> Result<()> {
 /// Writes images into `folder`, each an archive `NAME.tar`; `sources.binaries` are stamped already.
 ///
 /// # Errors
-/// When a part is missing or cannot be written, or an image is none of [`IMAGES`].
+/// A part that is missing or cannot be written, or an image that is none of [`IMAGES`].
 pub fn images(sources: &Sources, folder: &Path, names: &[&str]) -> Result<Vec<PathBuf>> {
     let work = folder.join(".work");
     fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;

@@ -41,7 +41,7 @@ impl Traces {
         }
     }
 
-    /// Those that are still there.
+    /// Lists the traces that are still there.
     pub fn left(&self) -> Vec<String> {
         let files = self.files.iter().filter(|path| path.exists()).map(|path| path.display().to_string());
         let mounts = fs::read_to_string("/proc/mounts").expect("mounts");

@@ -39,7 +39,7 @@ pub(crate) struct Reach {
     moved: Option<Moved>,
 }
 
-/// What counts on nodes that leave the volumes of a plugin of old to the driver that took over.
+/// Terms that count on nodes which leave the volumes of an in-tree plugin to the driver that took over.
 #[derive(Clone, Debug)]
 struct Moved {
     plugin: &'static str,
