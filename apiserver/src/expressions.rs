@@ -1,4 +1,5 @@
 //! Expressions of this server: in policies, match conditions, and configuration of authentication and authorisation.
+//! Answers for upstream's `pkg/cel/environment`, `CompositedCompiler.CompileAndStoreVariables`.
 //!
 //! Where an expression stands says what it may name ([`Dialect`]); a [`Scope`] holds the values, and what is left to
 //! spend. Programs are remembered. Synchronous and pure. Messages are those of upstream's compiler and evaluator.

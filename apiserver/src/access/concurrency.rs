@@ -1,5 +1,6 @@
 //! Concurrency limits of requests: priority and fairness, or max-in-flight without it. Long-running requests are
-//! exempt; a watch is not while it starts.
+//! exempt; a watch is not while it starts. Answers for upstream's
+//! `pkg/server/filters/{maxinflight`,priority-and-fairness}.go.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
 //! Constrained impersonation, behind `ConstrainedImpersonation`: the right to act as somebody says for which requests.
+//! Answers for upstream's `pkg/endpoints/filters/impersonation` (`constrainedImpersonationHandler`).
 //!
 //! There are several modes, by whom is asked for. In each the real user must be allowed `impersonate-on:<mode>:<verb>`
 //! on what the request is about, and `impersonate:<mode>` on every part of the other user. Older rights to impersonate

@@ -1,4 +1,5 @@
-//! The refusal of what the authorisers do not allow, in upstream's words.
+//! The refusal of what the authorisers do not allow, in upstream's words. Answers for upstream's `ForbiddenMessage`,
+//! `responsewriters.Forbidden`.
 
 use shared::authz::Attributes;
 use shared::status::Status;

@@ -1,4 +1,5 @@
-//! Identity of this API server: upstream's name for it, derived from the host name.
+//! Identity of this API server: upstream's name for it, derived from the host name. Answers for upstream's
+//! `genericapiserver.APIServerID`.
 
 use data_encoding::BASE32_NOPAD;
 use sha2::{Digest, Sha256};

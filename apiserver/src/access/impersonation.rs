@@ -1,4 +1,5 @@
-//! Impersonation: a user asks to be taken for somebody else, by headers, and must be allowed each part of it.
+//! Impersonation: a user asks to be taken for somebody else, by headers, and must be allowed each part of it. Answers
+//! for upstream's `WithImpersonation`, `buildImpersonationRequests`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! Max-in-flight limits without priority and fairness: read-only and mutating requests have one each, and what exceeds
-//! it is rejected. `system:masters` is exempt.
+//! it is rejected. `system:masters` is exempt. Answers for upstream's `WithMaxInFlightLimit`.
 
 use std::sync::Arc;
 

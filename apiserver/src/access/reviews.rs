@@ -1,4 +1,5 @@
-//! The kinds that are answers, not objects: token reviews, access reviews and "who am I".
+//! The kinds that are answers, not objects: token reviews, access reviews and "who am I". Answers for upstream's
+//! `pkg/registry/{authentication`,authorization}.
 
 use std::sync::Arc;
 

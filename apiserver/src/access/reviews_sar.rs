@@ -1,4 +1,5 @@
 //! The question inside an access review: reading it, judging its form, turning it into what authorisers are asked.
+//! Answers for upstream's `ResourceAttributesFrom`, `AuthorizationAttributesFrom`.
 
 use std::collections::BTreeMap;
 

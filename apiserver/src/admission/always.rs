@@ -1,5 +1,6 @@
 //! The plugins without conditions: AlwaysAdmit, AlwaysDeny, AlwaysPullImages, LimitPodHardAntiAffinityTopology
-//! and ExtendedResourceToleration.
+//! and ExtendedResourceToleration. Answers for upstream's
+//! `plugin/pkg/admission/{admit`,deny,alwayspullimages,antiaffinity}.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! The certificate plugins: who may approve, sign and attest for a signer, and which subjects may be asked for.
+//! The certificate plugins: who may approve, sign and attest for a signer, and which subjects may be asked for. Answers
+//! for upstream's `plugin/pkg/admission/certificates`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The plugins that are on, in upstream's order, and the two rounds every write goes through.
+//! The plugins that are on, in upstream's order, and the two rounds every write goes through. Answers for upstream's
+//! `chainAdmissionHandler`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

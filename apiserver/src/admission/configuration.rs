@@ -1,5 +1,5 @@
 //! `--admission-control-config-file`: an AdmissionConfiguration with a section per plugin, each in place or in a file
-//! of its own.
+//! of its own. Answers for upstream's `ReadAdmissionConfiguration`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! DefaultTolerationSeconds: pods tolerate an unreachable or unready node for five minutes unless they say otherwise.
+//! Answers for upstream's `plugin/pkg/admission/defaulttolerationseconds`.
 
 use async_trait::async_trait;
 use serde_json::{Value, json};

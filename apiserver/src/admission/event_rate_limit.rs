@@ -1,4 +1,5 @@
 //! EventRateLimit: so many events per second for the server, each namespace, each user, or each source and object.
+//! Answers for upstream's `plugin/pkg/admission/eventratelimit`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! ImagePolicyWebhook: a server outside decides which images pods may run.
+//! ImagePolicyWebhook: a server outside decides which images pods may run. Answers for upstream's
+//! `plugin/pkg/admission/imagepolicy`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! DefaultIngressClass: ingresses without a class get the default one.
+//! DefaultIngressClass: ingresses without a class get the default one. Answers for upstream's
+//! `plugin/pkg/admission/network/defaultingressclass`.
 
 use std::sync::Arc;
 

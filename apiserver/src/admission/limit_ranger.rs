@@ -1,5 +1,5 @@
 //! LimitRanger: containers get their namespace's default requests and limits; containers, pods and claims
-//! outside the allowed range are refused.
+//! outside the allowed range are refused. Answers for upstream's `plugin/pkg/admission/limitranger`.
 
 use std::sync::Arc;
 

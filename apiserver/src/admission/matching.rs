@@ -1,4 +1,5 @@
 //! Matching of requests by webhooks and policies: rules, namespace and object selectors, and equivalent resources.
+//! Answers for upstream's `pkg/admission/plugin/webhook/predicates`, `rules.Matcher`.
 
 use std::sync::{Arc, OnceLock};
 

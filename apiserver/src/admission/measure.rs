@@ -1,4 +1,5 @@
-//! Upstream's metrics of admission: how long steps, plugins and webhooks took, and what webhooks came to.
+//! Upstream's metrics of admission: how long steps, plugins and webhooks took, and what webhooks came to. Answers for
+//! upstream's `pkg/admission/metrics`.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

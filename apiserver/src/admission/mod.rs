@@ -1,5 +1,6 @@
 //! Admission: after authorisation and before storage, every write passes the plugins in upstream's order,
-//! first to be changed ([`Chain::admit`]), then to be judged ([`Chain::validate`]).
+//! first to be changed ([`Chain::admit`]), then to be judged ([`Chain::validate`]). Answers for upstream's
+//! `pkg/admission`.
 //!
 //! A plugin sees trees and the watch cache; it never talks to etcd and never writes but through the
 //! in-process [`Api`](crate::api::Api). A new one is a file and a line in [`plugins`].

@@ -1,4 +1,5 @@
-//! NamespaceExists and NamespaceAutoProvision: refuse writes into missing namespaces, or make them.
+//! NamespaceExists and NamespaceAutoProvision: refuse writes into missing namespaces, or make them. Answers for
+//! upstream's `plugin/pkg/admission/namespace`.
 
 use std::sync::Arc;
 

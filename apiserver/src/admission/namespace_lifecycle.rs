@@ -1,5 +1,5 @@
 //! NamespaceLifecycle: nothing is created in a namespace that is missing or going away, and the system's
-//! namespaces stay.
+//! namespaces stay. Answers for upstream's `pkg/admission/plugin/namespace/lifecycle`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

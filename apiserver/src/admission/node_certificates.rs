@@ -1,4 +1,5 @@
-//! NodeRestriction: certificates that a kubelet asks for on behalf of pods.
+//! NodeRestriction: certificates that a kubelet asks for on behalf of pods. Answers for upstream's
+//! `admitPodCertificateRequest`.
 
 use shared::status::Status;
 use shared::types::MIRROR;

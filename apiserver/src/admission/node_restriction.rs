@@ -1,4 +1,5 @@
 //! NodeRestriction: a kubelet changes its own Node, its own pods' status, its own Lease and CSINode, and little else.
+//! Answers for upstream's `plugin/pkg/admission/noderestriction` (`admitPod`, `admitNode`, `admitPVCStatus`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! OwnerReferencesPermissionEnforcement: owners are set by those who may delete the object, and owners whose
-//! deletion waits for it by those who may set the owner's finalizers.
+//! deletion waits for it by those who may set the owner's finalizers. Answers for upstream's `plugin/pkg/admission/gc`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! All of upstream's plugins in its order: what each is about, what it reads, and how it is made. The chain asks a
-//! plugin about nothing that its line does not name.
+//! plugin about nothing that its line does not name. Answers for upstream's `AllOrderedPlugins`,
+//! `RegisterAllAdmissionPlugins`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! PodNodeSelector: a namespace's annotation (or the cluster's default) adds to, and must not clash with, its pods'
-//! node selectors; the configuration says which labels a namespace's pods may select by.
+//! node selectors; the configuration says which labels a namespace's pods may select by. Answers for upstream's
+//! `plugin/pkg/admission/podnodeselector`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

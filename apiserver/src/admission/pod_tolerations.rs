@@ -1,5 +1,5 @@
 //! PodTolerationRestriction: a namespace's annotations give its pods default tolerations and say which ones
-//! they may have.
+//! they may have. Answers for upstream's `plugin/pkg/admission/podtolerationrestriction`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! PodTopologyLabels: a pod learns the zone and region of the node it is bound to.
+//! PodTopologyLabels: a pod learns the zone and region of the node it is bound to. Answers for upstream's
+//! `plugin/pkg/admission/podtopologylabels`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Priority: a pod's priority class becomes its priority number; only one class may be the default.
+//! Priority: a pod's priority class becomes its priority number; only one class may be the default. Answers for
+//! upstream's `plugin/pkg/admission/priority`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! The second round: when a webhook (or policy) changed the object, the plugins see it once more, and those webhooks
-//! that asked for it and saw an older object are asked again.
+//! that asked for it and saw an older object are asked again. Answers for upstream's `pkg/admission/reinvocation.go`,
+//! `webhookReinvokeContext`.
 
 use std::collections::BTreeSet;
 

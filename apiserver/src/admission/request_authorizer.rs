@@ -1,4 +1,5 @@
-//! Authorizer of CEL expressions: checks of what the user of a request may do.
+//! Authorizer of CEL expressions: checks of what the user of a request may do. Answers for upstream's
+//! `cachingAuthorizer`.
 
 use std::sync::Arc;
 

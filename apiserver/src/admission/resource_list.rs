@@ -1,4 +1,5 @@
-//! Resource lists (`cpu: 100m, memory: 1Gi`) as quota and limit ranges count them. Pure arithmetic.
+//! Resource lists (`cpu: 100m, memory: 1Gi`) as quota and limit ranges count them. Pure arithmetic. Answers for
+//! upstream's `k8s.io/apiserver/pkg/quota/v1` (`Add`, `Subtract`, `LessThanOrEqual`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! RuntimeClass: pods take over their runtime class's overhead, node selector and tolerations.
+//! RuntimeClass: pods take over their runtime class's overhead, node selector and tolerations. Answers for upstream's
+//! `plugin/pkg/admission/runtimeclass`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! ServiceAccount: every pod runs as a service account that exists, and finds that account's token, the
-//! cluster's CA and its namespace in `/var/run/secrets/kubernetes.io/serviceaccount`.
+//! cluster's CA and its namespace in `/var/run/secrets/kubernetes.io/serviceaccount`. Answers for upstream's
+//! `plugin/pkg/admission/serviceaccount`.
 
 use std::sync::Arc;
 

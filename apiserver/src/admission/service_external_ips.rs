@@ -1,4 +1,5 @@
-//! DenyServiceExternalIPs: services may keep or drop external IPs, never gain them.
+//! DenyServiceExternalIPs: services may keep or drop external IPs, never gain them. Answers for upstream's
+//! `plugin/pkg/admission/network/denyserviceexternalips`.
 
 use async_trait::async_trait;
 use shared::status::Status;

@@ -1,4 +1,5 @@
-//! The storage plugins: DefaultStorageClass, StorageObjectInUseProtection and PersistentVolumeClaimResize.
+//! The storage plugins: DefaultStorageClass, StorageObjectInUseProtection and PersistentVolumeClaimResize. Answers for
+//! upstream's `plugin/pkg/admission/storage`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! TaintNodesByCondition: a new node takes no pods until it has shown that it is ready.
+//! TaintNodesByCondition: a new node takes no pods until it has shown that it is ready. Answers for upstream's
+//! `plugin/pkg/admission/nodetaint`.
 
 use async_trait::async_trait;
 use serde_json::json;

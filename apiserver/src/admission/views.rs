@@ -1,4 +1,5 @@
-//! A write as those outside see it: its objects in the versions that they are asked about.
+//! A write as those outside see it: its objects in the versions that they are asked about. Answers for upstream's
+//! `pkg/admission/conversion.go` (`VersionedAttributes`).
 //!
 //! An object changes its version when somebody wants to see it in another one, and what was changed there goes back
 //! when the next one wants something else, or at the end: no sooner, because a conversion may cost a call and may lose

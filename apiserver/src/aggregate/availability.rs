@@ -1,5 +1,6 @@
 //! Availability of aggregated API servers: from the cluster's objects ([`condition_from_objects`]), then from the
-//! server's own response.
+//! server's own response. Answers for upstream's `kube-aggregator/pkg/controllers/status`
+//! (`AvailableConditionController`).
 
 use std::sync::Arc;
 use std::time::Duration;

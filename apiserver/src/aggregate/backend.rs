@@ -1,4 +1,5 @@
 //! Connections to one other server: HTTP/2 or HTTP/1.1 with the front proxy's certificate, kept open between requests.
+//! Answers for upstream's `kube-aggregator/pkg/apiserver/handler_proxy.go`.
 
 use std::error::Error as _;
 use std::sync::Arc;

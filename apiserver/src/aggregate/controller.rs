@@ -1,5 +1,5 @@
 //! Follows the API services: registers this server's own, checks those of others, and says in the directory what there
-//! is.
+//! is. Answers for upstream's `kube-aggregator/pkg/apiserver` (`APIServiceRegistrationController`).
 //!
 //! One task. Checks of other servers run beside each other in it; what they bring is written as conditions.
 

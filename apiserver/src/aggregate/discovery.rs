@@ -1,5 +1,5 @@
 //! Discovery of all servers in one: what this server's own documents say, with the groups of others put in their
-//! places.
+//! places. Answers for upstream's `kube-aggregator/pkg/apiserver/handler_discovery.go` (`discoveryManager`).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;

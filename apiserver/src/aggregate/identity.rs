@@ -1,4 +1,5 @@
-//! Identity headers of the front proxy: the user of a proxied request.
+//! Identity headers of the front proxy: the user of a proxied request. Answers for upstream's
+//! `NewAuthProxyRoundTripper`.
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use shared::authn::UserInfo;

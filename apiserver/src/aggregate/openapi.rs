@@ -1,4 +1,5 @@
-//! OpenAPI of aggregated servers: fetched on demand, and cached for a while.
+//! OpenAPI of aggregated servers: fetched on demand, and cached for a while. Answers for upstream's
+//! `kube-aggregator/pkg/controllers/openapi`.
 //!
 //! Of a version 2 document only the paths of the API service's group version and the definitions these need are taken;
 //! definitions this server has itself stay its own. Version 3 documents are passed on as they are, and made of version

@@ -1,4 +1,5 @@
 //! Version 3 of the OpenAPI document of a server that only has version 2: what both can say, said in the other way.
+//! Answers for upstream's `kube-aggregator/pkg/controllers/openapiv3`.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,5 @@
 //! The API services of groups that are answered here: which there must be, and what to do about those there are.
+//! Answers for upstream's `autoRegisterController`, `crdRegistrationController`.
 
 use std::collections::BTreeMap;
 

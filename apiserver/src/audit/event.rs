@@ -1,4 +1,5 @@
 //! An audit event and its two spellings: JSON, with upstream's fields in upstream's order, and the older line of text.
+//! Answers for upstream's `pkg/apis/audit/v1` (`Event`), `EventString`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! The log back end: one line an event, in a file that is put aside when it is large.
+//! The log back end: one line an event, in a file that is put aside when it is large. Answers for upstream's
+//! `plugin/pkg/audit/log`.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

@@ -1,4 +1,5 @@
-//! The audit policy: which requests are written down, how much of them, and at which stages. Pure.
+//! The audit policy: which requests are written down, how much of them, and at which stages. Pure. Answers for
+//! upstream's `pkg/audit/policy` (`policyRuleEvaluator`).
 
 use serde_json::Value;
 use shared::authz::Attributes;

@@ -1,4 +1,5 @@
 //! Delivery to a back end: at once, or in batches with a rate limit; events that are too large are truncated first.
+//! Answers for upstream's `plugin/pkg/audit/{buffered`,truncate,webhook}.
 
 use std::sync::Arc;
 use std::time::Duration;

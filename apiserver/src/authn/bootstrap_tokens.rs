@@ -1,4 +1,5 @@
 //! `--enable-bootstrap-token-auth`: tokens kept as secrets in `kube-system`, with which new nodes introduce themselves.
+//! Answers for upstream's `plugin/pkg/auth/authenticator/token/bootstrap`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

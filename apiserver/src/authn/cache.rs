@@ -1,5 +1,6 @@
 //! Remembers what tokens stand for, for a short while: asking is costly, and the same token comes with every request.
-//! Many who ask the same at once wait for one answer.
+//! Many who ask the same at once wait for one answer. Answers for upstream's `pkg/authentication/token/cache`
+//! (`cachedTokenAuthenticator`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

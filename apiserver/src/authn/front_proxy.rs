@@ -1,5 +1,5 @@
 //! The headers in which a front proxy says who asks. They are between it and us: nobody behind us is told what a caller
-//! put there.
+//! put there. Answers for upstream's `pkg/authentication/request/headerrequest`.
 
 use shared::flags::FlagSet;
 

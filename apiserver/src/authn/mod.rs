@@ -1,5 +1,6 @@
 //! Authenticators that need the apiserver's own knowledge: bearer tokens of all sorts. Certificates, front-proxy
-//! headers and the anonymous user are in `shared::authn`.
+//! headers and the anonymous user are in `shared::authn`. Answers for upstream's `pkg/kubeapiserver/authenticator`
+//! (`Config.New`).
 //!
 //! In comes a token, out goes whom it stands for, or that it is of another sort. What a user may do is not asked here.
 

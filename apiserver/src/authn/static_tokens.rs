@@ -1,4 +1,5 @@
-//! `--token-auth-file`: lines of `token,user,uid[,"group1,group2"]`.
+//! `--token-auth-file`: lines of `token,user,uid[,"group1,group2"]`. Answers for upstream's
+//! `pkg/authentication/token/tokenfile`.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,6 @@
 //! Attribute-based rules from a file (`--authorization-policy-file`): one JSON object a line, in the form of
-//! `abac.authorization.kubernetes.io/v1beta1` or the older form without a version. Read once, at start.
+//! `abac.authorization.kubernetes.io/v1beta1` or the older form without a version. Read once, at start. Answers for
+//! upstream's `pkg/auth/authorizer/abac`.
 
 use serde::Deserialize;
 use shared::authn::{ALL_AUTHENTICATED, UserInfo};

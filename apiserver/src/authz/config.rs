@@ -1,5 +1,6 @@
 //! Configuration of authorizers: from `--authorization-mode` and its companions, or from the file of
-//! `--authorization-config`, which is reloaded on change.
+//! `--authorization-config`, which is reloaded on change. Answers for upstream's `ValidateAuthorizationConfiguration`,
+//! pkg/kubeapiserver/authorizer.
 //!
 //! In come flags and bytes, out go checked descriptions ([`Configured`]) and, from them, the chain's members.
 

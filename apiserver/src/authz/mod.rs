@@ -1,5 +1,5 @@
 //! The authorisers of `--authorization-mode` or `--authorization-config`, asked in order: the first that decides wins,
-//! and nobody deciding is a no.
+//! and nobody deciding is a no. Answers for upstream's `pkg/authorization/union`.
 //!
 //! In comes what is asked for, out goes a [`AuthorizerResult`]. Everything but webhooks is answered from the watch
 //! cache without waiting. The chain may be exchanged while requests are decided; the indexes survive that.

@@ -1,5 +1,6 @@
 //! `kube-system/extension-apiserver-authentication`: how other servers of the cluster tell its users apart, and since
-//! when tokens kept in secrets are watched for use.
+//! when tokens kept in secrets are watched for use. Answers for upstream's
+//! `pkg/controlplane/controller/clusterauthenticationtrust`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! The Lease in `kube-system` by which API servers know of one another, and the removal of those of servers that are
-//! gone.
+//! gone. Answers for upstream's `pkg/controlplane/controller/apiserverleasegc`.
 
 use std::time::Duration;
 

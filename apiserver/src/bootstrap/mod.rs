@@ -1,6 +1,6 @@
 //! Bootstrap objects: RBAC roles and bindings, system priority classes, flow control. Written at start through the
 //! in-process [`Api`](crate::api::Api), many at a time, only where something is missing; changes of administrators
-//! stay.
+//! stay. Answers for upstream's `pkg/registry/rbac/rest` (`PostStartHook`), `AddPostStartHook`.
 //!
 //! Default namespaces, the `kubernetes` service and its endpoints are not made here.
 

@@ -1,4 +1,5 @@
-//! The objects wanted, and for each what must be done given what is there. Pure.
+//! The objects wanted, and for each what must be done given what is there. Pure. Answers for upstream's
+//! `pkg/registry/rbac/reconciliation` (`computeReconciledRole`), pkg/registry/flowcontrol/ensurer.
 
 use std::collections::BTreeMap;
 

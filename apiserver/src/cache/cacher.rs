@@ -1,4 +1,5 @@
-//! The cache of one resource, as its readers and its one writer (the registry's task) see it.
+//! The cache of one resource, as its readers and its one writer (the registry's task) see it. Answers for upstream's
+//! `pkg/storage/cacher` (`Cacher`).
 //!
 //! Readers take a short read lock and leave with reference-counted entries. A watcher that does not keep up is dropped:
 //! its client lists again, the server never buffers without bound. The ring of changes also answers lists of a moment

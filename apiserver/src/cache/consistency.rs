@@ -1,4 +1,5 @@
-//! Consistency check of the watch caches against etcd (`DetectCacheInconsistency`).
+//! Consistency check of the watch caches against etcd (`DetectCacheInconsistency`). Answers for upstream's
+//! `consistencyChecker`.
 //!
 //! Every cache is compared with etcd at one revision, every few minutes. Keys and revisions decide: values are never
 //! fetched. A cache that differs is read anew; its watches end, and its readers wait for that.

@@ -1,5 +1,6 @@
 //! Encodings of objects that are kept: each is made at most once per revision, as long as all of them together stay
-//! within a budget. What finds no room is made again where it is needed; what is kept goes with its object.
+//! within a budget. What finds no room is made again where it is needed; what is kept goes with its object. Answers for
+//! upstream's `cachingObject`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,5 @@
-//! History from before the cache's initial list, read back from etcd.
+//! History from before the cache's initial list, read back from etcd. Answers for upstream's
+//! `watchCache.getAllEventsSinceLocked`.
 //!
 //! All keys are followed, not only those of one resource: every revision has an event, so the one that was waited for
 //! is seen, and with it is known that nothing before it is missing.

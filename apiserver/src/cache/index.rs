@@ -1,4 +1,5 @@
-//! Indexes of a cache by the value of a label or a selectable field.
+//! Indexes of a cache by the value of a label or a selectable field. Answers for upstream's `pkg/storage/cacher/store`
+//! (`threadedStoreIndexer`).
 //!
 //! An index is born by use: the second list that selects by a label or field makes one, and the one not used for
 //! longest goes when there are too many. Lists that select nothing pay for none.

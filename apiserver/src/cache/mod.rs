@@ -1,4 +1,4 @@
-//! The watch cache: what LIST, WATCH and the policies read.
+//! The watch cache: what LIST, WATCH and the policies read. Answers for upstream's `pkg/storage/cacher`.
 //!
 //! In come etcd's events, out go snapshots and ordered streams of changes. Objects are kept as bytes with a small
 //! index record; trees are made only where one is looked at. Never writes, and never answers with something older than

@@ -1,4 +1,5 @@
-//! State of a cache and its transitions: objects by key, a bounded ring of the last changes, indexes, watchers.
+//! State of a cache and its transitions: objects by key, a bounded ring of the last changes, indexes, watchers. Answers
+//! for upstream's `watchCache`, `cacheWatcher`, `getAllEventsSinceLocked`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;

@@ -1,5 +1,5 @@
 //! Resources without a cache (`--watch-cache=false`, or a size of 0 in `--watch-cache-sizes`): what a request reads of
-//! them comes from etcd, and each watch of them is one of etcd's.
+//! them comes from etcd, and each watch of them is one of etcd's. Answers for upstream's `UndecoratedStorage`.
 //!
 //! Only requests are served so. What this server itself needs to know of such a resource, it keeps as it does of
 //! others.

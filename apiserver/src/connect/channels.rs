@@ -1,5 +1,6 @@
 //! Channels of `v5.channel.k8s.io`: their numbers, and the messages of clients that carry them. In: the bytes of a
-//! WebSocket message. Out: what they mean. Never: a connection.
+//! WebSocket message. Out: what they mean. Never: a connection. Answers for upstream's
+//! `apimachinery/pkg/util/remotecommand`.
 
 pub(super) const STDIN: u8 = 0;
 pub(super) const STDOUT: u8 = 1;

@@ -1,4 +1,5 @@
-//! Addresses of kubelets and their TLS (`--kubelet-*` flags).
+//! Addresses of kubelets and their TLS (`--kubelet-*` flags). Answers for upstream's `pkg/kubelet/client`
+//! (`ConnectionInfoGetter`).
 
 use std::sync::Arc;
 

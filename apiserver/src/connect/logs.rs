@@ -1,4 +1,5 @@
-//! Logs of pods, which the pod's kubelet has.
+//! Logs of pods, which the pod's kubelet has. Answers for upstream's `pkg/registry/core/pod/rest/log.go`,
+//! `LogLocation`.
 
 use std::future::ready;
 use std::io::Error;

@@ -1,4 +1,4 @@
-//! Metrics of connections to kubelets, under upstream's names.
+//! Metrics of connections to kubelets, under upstream's names. Answers for upstream's `countSkipTLSMetric`.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,5 @@
 //! Requests that end at a kubelet, a pod or a service instead of in etcd: logs, exec, attach, port-forward, proxy.
+//! Answers for upstream's `pkg/registry/core/{pod`,node,service}/rest (`Connecter`).
 //!
 //! In: a request that access has let pass. Out: a response whose bytes come from elsewhere, or a connection that has
 //! switched protocols and is carried from then on. Old clients speak SPDY/3.1, which passes through unchanged; new

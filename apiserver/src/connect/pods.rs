@@ -1,4 +1,5 @@
-//! Exec, attach and port-forward of pods, which the pod's kubelet serves.
+//! Exec, attach and port-forward of pods, which the pod's kubelet serves. Answers for upstream's
+//! `pkg/registry/core/pod/rest/subresources.go` (`ExecREST`, `AttachREST`, `PortForwardREST`).
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, LOCATION};

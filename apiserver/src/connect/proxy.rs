@@ -1,5 +1,6 @@
 //! `pods/proxy`, `services/proxy` and `nodes/proxy`: any request, to an address that the object names. The name in the
-//! path may carry a scheme and a port: `https:web:8443`.
+//! path may carry a scheme and a port: `https:web:8443`. Answers for upstream's `apimachinery/pkg/util/proxy`
+//! (`UpgradeAwareHandler`), `ResourceLocation`.
 
 use std::net::IpAddr;
 use std::sync::Arc;

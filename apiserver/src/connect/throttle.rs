@@ -1,4 +1,5 @@
 //! `--max-connection-bytes-per-sec`: so much passes through an upgraded connection in each direction, and no more.
+//! Answers for upstream's `MaxConnectionBytesPerSec`.
 
 use std::io;
 use std::pin::Pin;

@@ -1,5 +1,6 @@
 //! Exec and attach for WebSocket clients: each message carries a channel number and bytes
-//! (`v5.channel.k8s.io`), which become streams of a SPDY connection to the kubelet, and back (KEP-4006).
+//! (`v5.channel.k8s.io`), which become streams of a SPDY connection to the kubelet, and back (KEP-4006). Answers for
+//! upstream's `apiserver/pkg/util/proxy/streamtranslator.go` (`StreamTranslatorHandler`).
 //!
 //! The client has its connection before the kubelet is asked for one: how it went, whatever went wrong, is told on the
 //! error channel.

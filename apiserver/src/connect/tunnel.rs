@@ -1,5 +1,6 @@
 //! Port-forward for WebSocket clients: the messages carry a SPDY connection's bytes, which go to the kubelet
-//! unchanged (KEP-4006, `SPDY/3.1+portforward.k8s.io`).
+//! unchanged (KEP-4006, `SPDY/3.1+portforward.k8s.io`). Answers for upstream's
+//! `apiserver/pkg/util/proxy/streamtunnel.go` (`TunnelingHandler`).
 
 use bytes::BytesMut;
 use futures::{SinkExt as _, StreamExt as _};

@@ -1,4 +1,5 @@
 //! A watch whose client asked for WebSocket: every event is a message, text for JSON and binary for protobuf and CBOR.
+//! Answers for upstream's `WatchServer.HandleWS`.
 
 use actix_web::http::header::{AUTHORIZATION, ORIGIN};
 use actix_web::{HttpRequest, HttpResponse, web};

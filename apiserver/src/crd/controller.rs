@@ -1,4 +1,5 @@
-//! Follows the definitions: accepts names, publishes rows, deletes the objects of a definition that goes.
+//! Follows the definitions: accepts names, publishes rows, deletes the objects of a definition that goes. Answers for
+//! upstream's `apiextensions-apiserver/pkg/apiserver` (`crdHandler`), pkg/controller/establish.
 //!
 //! One task. It looks at a definition whenever it changes, and at those whose names may have become free when one goes.
 

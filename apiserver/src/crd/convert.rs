@@ -1,4 +1,5 @@
-//! Between the versions of a custom resource: nothing but `apiVersion` changes, or a webhook does it.
+//! Between the versions of a custom resource: nothing but `apiVersion` changes, or a webhook does it. Answers for
+//! upstream's `apiextensions-apiserver/pkg/apiserver/conversion` (`webhookConverter`, `nopConverter`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

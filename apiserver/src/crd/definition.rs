@@ -1,4 +1,5 @@
 //! A definition, compiled to rows: one per served version, and one for the stored version if that is not served.
+//! Answers for upstream's `getOrCreateServingInfoFor`.
 //!
 //! Pure: in comes the tree of a CustomResourceDefinition with its accepted names, out go rows that carry what serving
 //! its objects needs ([`CrdVersion`]).

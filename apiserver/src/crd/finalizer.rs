@@ -1,4 +1,5 @@
-//! Deletes the objects of definitions that go, and says how that is getting on.
+//! Deletes the objects of definitions that go, and says how that is getting on. Answers for upstream's
+//! `apiextensions-apiserver/pkg/controller/finalizer`.
 //!
 //! Each definition by itself: one whose objects cannot be listed, because a webhook that converts them does not answer,
 //! holds up no other, and is tried again less and less often.

@@ -1,4 +1,5 @@
-//! Formats of texts: `date-time`, `ipv4`, `email` and their like. A format nobody knows fits everything.
+//! Formats of texts: `date-time`, `ipv4`, `email` and their like. A format nobody knows fits everything. Answers for
+//! upstream's `k8s.io/kube-openapi/pkg/validation/strfmt`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;

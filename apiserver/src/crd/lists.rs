@@ -1,4 +1,5 @@
-//! Lists whose elements are unique: `x-kubernetes-list-type` `set` and `map`.
+//! Lists whose elements are unique: `x-kubernetes-list-type` `set` and `map`. Answers for upstream's
+//! `apiextensions-apiserver/pkg/apiserver/schema/listtype`.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,5 @@
-//! Naming conditions of definitions: accepts names, or reports conflicts. Pure.
+//! Naming conditions of definitions: accepts names, or reports conflicts. Pure. Answers for upstream's
+//! `apiextensions-apiserver/pkg/controller/status` (`calculateNamesAndConditions`).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! OpenAPI v3 of groups of custom resources: one document per group version, made when it is asked for.
+//! OpenAPI v3 of groups of custom resources: one document per group version, made when it is asked for. Answers for
+//! upstream's `apiextensions-apiserver/pkg/controller/openapi/builder`.
 //!
 //! A document's hash comes from what its definitions say, so that the index costs nothing to keep.
 

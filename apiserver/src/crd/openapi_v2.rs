@@ -1,4 +1,5 @@
-//! OpenAPI v2 of a custom resource: its paths, and its schema without keywords that version 2 lacks.
+//! OpenAPI v2 of a custom resource: its paths, and its schema without keywords that version 2 lacks. Answers for
+//! upstream's `ToStructuralOpenAPIV2`.
 //!
 //! Made from what [`super::openapi`] says in version 3, once per row, when somebody asks for the document.
 

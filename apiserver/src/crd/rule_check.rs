@@ -1,4 +1,5 @@
-//! Validation of CEL rules in a schema: compilation, types, estimated cost.
+//! Validation of CEL rules in a schema: compilation, types, estimated cost. Answers for upstream's
+//! `ValidateCustomResourceDefinitionOpenAPISchema`, `cel.Compile`.
 
 use proto::Value;
 use shared::cel::{Declared, Program, Type};

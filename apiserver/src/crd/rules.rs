@@ -1,4 +1,5 @@
-//! CEL rules of a schema (`x-kubernetes-validations`), run over an object.
+//! CEL rules of a schema (`x-kubernetes-validations`), run over an object. Answers for upstream's
+//! `apiextensions-apiserver/pkg/apiserver/schema/cel` (`Validator.Validate`).
 //!
 //! A rule sees the value it stands at as `self`; one that mentions `oldSelf` speaks about changes and is run only where
 //! there was a value before. Where nothing changed nothing is judged again.

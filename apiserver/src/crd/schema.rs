@@ -1,4 +1,5 @@
-//! A version's schema, compiled: what every place of an object may hold.
+//! A version's schema, compiled: what every place of an object may hold. Answers for upstream's
+//! `apiextensions-apiserver/pkg/apiserver/schema` (`Structural`).
 //!
 //! Made once per version from the definition's `openAPIV3Schema`, which validation has found to be structural; what
 //! does not make sense is read as "anything goes", so a definition that got into etcd otherwise is served as well as

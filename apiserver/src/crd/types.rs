@@ -1,5 +1,5 @@
 //! The types rules see at the places of a schema, and how large values can be there: what a request can hold at most
-//! bounds what the schema does not.
+//! bounds what the schema does not. Answers for upstream's `SchemaDeclType`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! `EgressSelectorConfiguration` (apiserver.k8s.io/v1beta1): which network is reached through what.
+//! `EgressSelectorConfiguration` (apiserver.k8s.io/v1beta1): which network is reached through what. Answers for
+//! upstream's `pkg/server/egressselector/config.go` (`ReadEgressSelectorConfiguration`).
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! A proxy that is asked with HTTP's CONNECT (RFC 9110 section 9.3.6), over TCP, TLS or a unix socket.
+//! A proxy that is asked with HTTP's CONNECT (RFC 9110 section 9.3.6), over TCP, TLS or a unix socket. Answers for
+//! upstream's `tunnelHTTPConnect`.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;

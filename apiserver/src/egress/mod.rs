@@ -1,5 +1,5 @@
 //! Egress of the API server: direct connections, or the proxy that `--egress-selector-config-file` sets for the
-//! destination's network.
+//! destination's network. Answers for upstream's `pkg/server/egressselector` (`EgressSelector.Lookup`).
 //!
 //! In: `host:port` and which network it belongs to. Out: a stream of bytes to it. What is spoken on it (TLS, HTTP) is
 //! the caller's business. Proxies speak HTTP CONNECT ([`http_connect`]) or Konnectivity's gRPC ([`konnectivity`]).

@@ -1,6 +1,7 @@
 //! Coordinated leader election (`CoordinatedLeaderElection`): components that would like to lead say so in a
 //! LeaseCandidate, and one of the API servers gives the Lease to the one that suits best. Upstream's
-//! leader-election-controller and its collector of candidates that are gone.
+//! leader-election-controller and its collector of candidates that are gone. Answers for upstream's
+//! `pkg/controlplane/controller/leaderelection`.
 //!
 //! [`plan`] decides; here are the calls. Of several servers the one acts that holds a Lease of its own. Nobody's Lease
 //! is renewed here: who leads does that, and whom to make room for stands in it.

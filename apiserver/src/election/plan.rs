@@ -1,4 +1,5 @@
-//! Choice of a leader: a pure function from candidates and a Lease to the next action.
+//! Choice of a leader: a pure function from candidates and a Lease to the next action. Answers for upstream's
+//! `pickBestLeaderOldestEmulationVersion`, `shouldReelect`.
 
 use std::cmp::Ordering;
 

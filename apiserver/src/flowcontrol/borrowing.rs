@@ -1,5 +1,6 @@
 //! Priority levels lend each other seats: every ten seconds the limits follow what each level wanted lately, between
-//! the bounds of its configuration. Pure.
+//! the bounds of its configuration. Pure. Answers for upstream's `pkg/util/flowcontrol` (`updateBorrowing`,
+//! `computeConcurrencyAllocation`).
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! From the stored objects to what requests are classified by: levels with their limits, schemas in the order they
-//! are tried. Levels and schemas a server cannot be without are made up when they are missing. Pure.
+//! are tried. Levels and schemas a server cannot be without are made up when they are missing. Pure. Answers for
+//! upstream's `lockAndDigestConfigObjects`, `cfgMeal`.
 
 use serde_json::Value;
 

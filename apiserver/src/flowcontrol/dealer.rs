@@ -1,5 +1,6 @@
 //! Shuffle sharding: which few of many queues a flow may use. Two flows rarely share a whole hand, so one that floods
-//! its own queues leaves the others at least one that is free. Pure.
+//! its own queues leaves the others at least one that is free. Pure. Answers for upstream's `pkg/util/shufflesharding`
+//! (`Dealer`).
 
 use sha2::{Digest, Sha256};
 

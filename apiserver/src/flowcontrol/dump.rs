@@ -1,4 +1,5 @@
-//! The pages of `/debug/api_priority_and_fairness/`: levels, queues and requests as comma-separated columns.
+//! The pages of `/debug/api_priority_and_fairness/`: levels, queues and requests as comma-separated columns. Answers
+//! for upstream's `pkg/util/flowcontrol/apf_controller_debug.go`.
 
 use std::sync::Arc;
 use std::time::Duration;

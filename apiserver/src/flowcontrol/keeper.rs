@@ -1,5 +1,6 @@
 //! Follows the configuration: reads FlowSchemas and PriorityLevelConfigurations again when they change, says in each
 //! schema's status whether its level exists, lets levels borrow every ten seconds, and rings when a seat is due.
+//! Answers for upstream's `configController`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};

@@ -1,6 +1,6 @@
 //! API Priority and Fairness: no tenant and no class of requests takes the whole server. Every request belongs to a
 //! flow of a FlowSchema and takes seats of that schema's priority level, or waits its turn in a queue of it, or is
-//! sent away.
+//! sent away. Answers for upstream's `pkg/util/flowcontrol` (`cfgCtlr.Handle`).
 //!
 //! The decisions are pure and take the time as an argument ([`queues`], [`borrowing`], [`schema`], [`work`]); this
 //! file is the edge: locks, wake-ups, metrics. [`keeper`] follows the configuration. Nothing here reads a body, writes

@@ -1,6 +1,7 @@
 //! Fair queuing of one priority level: flows wait in queues that their hand of cards gives them; the queue that has
 //! had the least service goes next, measured in seat-seconds of virtual time `R`, which advances as fast as each
-//! busy queue is served when all are served equally.
+//! busy queue is served when all are served equally. Answers for upstream's `pkg/util/flowcontrol/fairqueuing/queueset`
+//! (`queueSet`).
 //!
 //! A tenth of the seats is spared for narrow requests, those of one seat, whose turn has not come: wide requests last
 //! as long as their clients like to read, and others must not wait for that. Seats of the spare are not seats of the

@@ -1,4 +1,5 @@
-//! Back-off for rejected clients: longer while a priority level keeps rejecting. Pure.
+//! Back-off for rejected clients: longer while a priority level keeps rejecting. Pure. Answers for upstream's
+//! `droppedRequestsTracker`, `GetRetryAfter`.
 
 use std::collections::VecDeque;
 

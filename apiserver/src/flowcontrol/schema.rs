@@ -1,4 +1,4 @@
-//! Classification of requests by flow schema. Rules are parsed once. Pure.
+//! Classification of requests by flow schema. Rules are parsed once. Pure. Answers for upstream's `matchesFlowSchema`.
 
 use serde_json::Value;
 use shared::authn::UserInfo;

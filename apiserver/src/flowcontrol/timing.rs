@@ -1,4 +1,5 @@
-//! Histograms of how long a ratio had which value: every nanosecond counts as one sample.
+//! Histograms of how long a ratio had which value: every nanosecond counts as one sample. Answers for upstream's
+//! `TimingHistogram`.
 
 use std::time::Duration;
 

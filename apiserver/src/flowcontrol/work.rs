@@ -1,5 +1,6 @@
 //! Work estimate of a request: seats while it runs, and seats for a while after it when many watchers receive its
-//! event. Pure: counts come in as arguments.
+//! event. Pure: counts come in as arguments. Answers for upstream's `pkg/util/flowcontrol/request`
+//! (`listWorkEstimator`, `mutatingWorkEstimator`).
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Reading the `Accept` header: the format of the answer and the form of the objects in it.
+//! Reading the `Accept` header: the format of the answer and the form of the objects in it. Answers for upstream's
+//! `pkg/endpoints/handlers/negotiation` (`NegotiateOutputMediaType`).
 
 /// Reports whether a client receives indented JSON: `?pretty=`, read as Go's `ParseBool` reads, or a user agent that
 /// people look at.

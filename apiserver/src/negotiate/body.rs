@@ -1,4 +1,5 @@
-//! Request bodies: which kind is in them, and its tree.
+//! Request bodies: which kind is in them, and its tree. Answers for upstream's `limitedReadBody`,
+//! `NegotiateInputSerializer`.
 
 use std::borrow::Cow;
 

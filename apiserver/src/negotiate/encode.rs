@@ -1,4 +1,5 @@
-//! Objects to bytes in the format the client accepts.
+//! Objects to bytes in the format the client accepts. Answers for upstream's `pkg/endpoints/handlers/responsewriters`
+//! (`WriteObjectNegotiated`).
 
 use proto::schema::{self, Message};
 use proto::{Value, cbor, json, protobuf, yaml};

@@ -1,4 +1,5 @@
-//! Discovery of all servers in one. Pure: what each of them says comes in as its groups (`APIGroupDiscovery`).
+//! Discovery of all servers in one. Pure: what each of them says comes in as its groups (`APIGroupDiscovery`). Answers
+//! for upstream's `pkg/util/peerproxy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
 //! The cells of one row: a function per kind, chosen by group and plural. A kind without one gets its name and age.
+//! Answers for upstream's `pkg/printers/internalversion/printers.go`.
 
 use jiff::Timestamp;
 use proto::Value;

@@ -1,4 +1,5 @@
-//! Rows of the cluster's furniture: nodes, namespaces, configuration, events, volumes, classes.
+//! Rows of the cluster's furniture: nodes, namespaces, configuration, events, volumes, classes. Answers for upstream's
+//! `printNode`, `printNamespace`, `printPersistentVolumeClaim`.
 
 use std::collections::BTreeSet;
 

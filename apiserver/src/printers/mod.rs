@@ -1,4 +1,5 @@
-//! Printers: the columns `kubectl get` shows, computed by the server.
+//! Printers: the columns `kubectl get` shows, computed by the server. Answers for upstream's
+//! `pkg/printers/internalversion` (`AddHandlers`).
 //!
 //! In comes an object's tree, out go the cells of its row. Pure; columns are upstream's (`columns.json`, one entry per
 //! `api/v1/<plural>` or `apis/<group>/<version>/<plural>`).

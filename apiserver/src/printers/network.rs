@@ -1,4 +1,5 @@
-//! Rows of services and what belongs to them.
+//! Rows of services and what belongs to them. Answers for upstream's `printService`, `printEndpointSlice`,
+//! `printIngress`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The row of a pod: one word for the state of all its containers.
+//! The row of a pod: one word for the state of all its containers. Answers for upstream's `printPod`.
 
 use jiff::Timestamp;
 use proto::Value;

@@ -1,4 +1,5 @@
-//! Rows of what runs: pods and their controllers.
+//! Rows of what runs: pods and their controllers. Answers for upstream's `printDeployment`, `printJob`,
+//! `printDaemonSet`.
 
 use jiff::Timestamp;
 use proto::Value;

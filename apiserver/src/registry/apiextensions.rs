@@ -1,4 +1,5 @@
-//! Custom resource definitions: a new one has stored nothing but its storage version.
+//! Custom resource definitions: a new one has stored nothing but its storage version. Answers for upstream's
+//! `apiextensions-apiserver/pkg/registry/customresourcedefinition`.
 
 use proto::Value;
 use serde_json::json;

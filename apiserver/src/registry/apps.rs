@@ -1,4 +1,4 @@
-//! The apps group.
+//! The apps group. Answers for upstream's `pkg/registry/apps`.
 
 pub(super) mod daemon_set {
     //! Daemon sets count the changes of their template in an annotation that old clients read.

@@ -1,4 +1,4 @@
-//! The batch group.
+//! The batch group. Answers for upstream's `pkg/registry/batch` (`jobStrategy.PrepareForCreate`).
 
 pub mod job {
     //! Jobs select their pods by the job's own uid.

@@ -1,4 +1,5 @@
-//! Certificate signing requests record who asked; approval is a subresource of its own.
+//! Certificate signing requests record who asked; approval is a subresource of its own. Answers for upstream's
+//! `pkg/registry/certificates` (`csrStrategy`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! Slices of devices, and rules that taint them.
+//! Slices of devices, and rules that taint them. Answers for upstream's `pkg/registry/resource`.
 
 use proto::Value;
 use serde_json::json;

@@ -1,5 +1,6 @@
 //! Fields behind disabled feature gates: dropped from writes unless the stored object uses them already. Enabled gates
-//! may also add or relax validation (`validation/options.rs`).
+//! may also add or relax validation (`validation/options.rs`). Answers for upstream's `DropDisabledFields`,
+//! `dropDisabledPodFields`.
 //!
 //! A table ([`table`]) and one walk; a gate of another field is one line. What is not a matter of fields alone is a
 //! function ([`pods`]).

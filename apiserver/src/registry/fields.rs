@@ -1,4 +1,5 @@
-//! Selectable fields per resource, and the text for those that are not.
+//! Selectable fields per resource, and the text for those that are not. Answers for upstream's `SelectableFields`,
+//! `GetAttrs`.
 //!
 //! `metadata.name` and `metadata.namespace` come from the key; the others are read once, when an object enters the
 //! cache.

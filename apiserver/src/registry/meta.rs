@@ -1,4 +1,5 @@
-//! Object metadata: what the server fills in, what it never lets a client change, and what a delete does to it.
+//! Object metadata: what the server fills in, what it never lets a client change, and what a delete does to it. Answers
+//! for upstream's `BeforeCreate`, `BeforeUpdate`, `deletionFinalizersForGarbageCollection`.
 
 use proto::Value;
 use rand::Rng;

@@ -1,4 +1,5 @@
-//! The registry: rows (from `proto::resources`) joined with what is particular about each kind.
+//! The registry: rows (from `proto::resources`) joined with what is particular about each kind. Answers for upstream's
+//! `pkg/registry/generic/registry` (`Store`).
 //!
 //! Data and small pure functions; the pipelines in `verbs` run them. Nothing here talks HTTP. The allocators under
 //! `core` are the only parts that touch storage.

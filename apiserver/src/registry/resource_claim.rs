@@ -1,4 +1,4 @@
-//! Claims of devices.
+//! Claims of devices. Answers for upstream's `pkg/registry/resource/resourceclaim`.
 
 use proto::Value;
 

@@ -1,4 +1,5 @@
 //! Selection of built-in resources: `--runtime-config` for versions, stages and resources, with the feature gates.
+//! Answers for upstream's `APIEnablementOptions`, `ResourceConfig`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! In which version a resource is stored: one that the oldest release a server goes together with can read.
+//! In which version a resource is stored: one that the oldest release a server goes together with can read. Answers for
+//! upstream's `StorageVersion`, `DefaultStorageFactory`.
 //!
 //! Objects are kept and worked on in one version, whatever the server's; only what etcd gets, and what is said of that,
 //! is of the version chosen here.

@@ -1,4 +1,5 @@
 //! Strategy of a kind, as data: fields that clients may not set, `generation`, creation by PUT, graceful deletion.
+//! Answers for upstream's `RESTCreateStrategy`, `RESTUpdateStrategy`.
 //!
 //! The generic pipeline asks [`of`] and never matches on kinds itself. A new kind is one row here, if that.
 

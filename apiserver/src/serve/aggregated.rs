@@ -1,5 +1,6 @@
 //! The aggregated form of discovery, as text. It is read as a whole after each change of a definition, so the text of a
-//! group is kept for as long as its rows are the same. Clients that keep what they were told ask by its tag.
+//! group is kept for as long as its rows are the same. Clients that keep what they were told ask by its tag. Answers
+//! for upstream's `pkg/endpoints/discovery/aggregated`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! From a [`Reply`] or a `Status` to an HTTP response.
+//! From a [`Reply`] or a `Status` to an HTTP response. Answers for upstream's `transformResponseObject`,
+//! `ErrorNegotiated`.
 
 use std::io::Write as _;
 

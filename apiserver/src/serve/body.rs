@@ -1,4 +1,4 @@
-//! Request bodies, and how long responses are sent.
+//! Request bodies, and how long responses are sent. Answers for upstream's `WithRequestDeadline`.
 
 use std::convert::Infallible;
 use std::task::Poll;

@@ -1,4 +1,5 @@
-//! Graceful shutdown: rejects late requests and limits how long watches take to end.
+//! Graceful shutdown: rejects late requests and limits how long watches take to end. Answers for upstream's
+//! `preparedGenericAPIServer.RunWithContext`, `WithWatchTerminationDuringShutdown`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

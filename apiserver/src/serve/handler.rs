@@ -1,4 +1,4 @@
-//! One request: who asks, may they, what is it, and the answer.
+//! One request: who asks, may they, what is it, and the answer. Answers for upstream's `DefaultBuildHandlerChain`.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz` and the checks below them.
+//! `/healthz`, `/livez`, `/readyz` and the checks below them. Answers for upstream's `pkg/server/healthz`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! From method, path and query to [`RequestInfo`]. Pure: the path alone decides, not what exists.
+//! From method, path and query to [`RequestInfo`]. Pure: the path alone decides, not what exists. Answers for
+//! upstream's `RequestInfoFactory.NewRequestInfo`.
 
 use crate::api::RequestInfo;
 use crate::verbs::query::Query;

@@ -1,4 +1,5 @@
-//! Listening: certificates, TLS settings, the HTTP server and its end.
+//! Listening: certificates, TLS settings, the HTTP server and its end. Answers for upstream's
+//! `SecureServingInfo.Serve`.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Request metrics: counts, durations, response sizes and requests in flight.
+//! Request metrics: counts, durations, response sizes and requests in flight. Answers for upstream's
+//! `pkg/endpoints/metrics` (`MonitorRequest`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

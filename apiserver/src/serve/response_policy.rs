@@ -1,4 +1,5 @@
-//! Policies for every response: CORS, HSTS, probabilistic GOAWAY and the deadline. Pure but for the clock.
+//! Policies for every response: CORS, HSTS, probabilistic GOAWAY and the deadline. Pure but for the clock. Answers for
+//! upstream's `WithCORS`, `WithHSTS`, `WithProbabilisticGoaway`.
 
 use std::time::Duration;
 

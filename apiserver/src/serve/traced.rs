@@ -1,4 +1,4 @@
-//! The audit trail of a request, to its end.
+//! The audit trail of a request, to its end. Answers for upstream's `WithAudit`.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;

@@ -1,4 +1,5 @@
-//! Compaction of etcd's history, shared by all apiservers of a cluster.
+//! Compaction of etcd's history, shared by all apiservers of a cluster. Answers for upstream's
+//! `pkg/storage/etcd3/compact.go`.
 //!
 //! The key `compact_rev_key` counts rounds by its version: who moves it compacts to the revision seen in the round
 //! before, the others learn where the round is, and what was compacted. So history is kept for one to two intervals.

@@ -1,5 +1,5 @@
 //! Errors of etcd. In: an error of its client. Out: the same as Go's client words it, or as the store tells it apart.
-//! Never: a call.
+//! Never: a call. Answers for upstream's `interpretWatchError`, `rpctypes.Error`.
 
 use super::Error;
 

@@ -1,4 +1,5 @@
-//! Leases shared by many short-lived keys, so that ten thousand events cost a few leases.
+//! Leases shared by many short-lived keys, so that ten thousand events cost a few leases. Answers for upstream's
+//! `leaseManager`.
 //!
 //! A lease lives for the asked time to live plus the time it may be handed out again
 //! (`--lease-reuse-duration-seconds`, or 5 % of a short one), so

@@ -1,4 +1,5 @@
-//! Claims of service-account tokens: upstream's layout, and that of legacy tokens in secrets.
+//! Claims of service-account tokens: upstream's layout, and that of legacy tokens in secrets. Answers for upstream's
+//! `pkg/serviceaccount/claims.go` (`Claims`).
 
 use serde::{Deserialize, Serialize};
 

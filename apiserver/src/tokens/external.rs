@@ -1,5 +1,6 @@
 //! `--service-account-signing-endpoint`: another process on this machine holds the keys of service-account tokens. It
-//! signs, and says which keys to believe. Upstream's ExternalJWTSigner (`package v1`) over a unix socket.
+//! signs, and says which keys to believe. Upstream's ExternalJWTSigner (`package v1`) over a unix socket. Answers for
+//! upstream's `pkg/serviceaccount/externaljwt/plugin`.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! TokenRequest: a token for a service account, perhaps bound to a pod, a secret or a node.
+//! TokenRequest: a token for a service account, perhaps bound to a pod, a secret or a node. Answers for upstream's
+//! `pkg/registry/core/serviceaccount/storage/token.go` (`TokenREST.Create`).
 
 use std::sync::Arc;
 

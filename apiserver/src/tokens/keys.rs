@@ -1,4 +1,5 @@
-//! Keys of service-account tokens: PEM files in, JSON web keys and signatures out.
+//! Keys of service-account tokens: PEM files in, JSON web keys and signatures out. Answers for upstream's
+//! `pkg/serviceaccount/{jwt`,openidmetadata}.go.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

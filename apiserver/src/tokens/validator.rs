@@ -1,5 +1,5 @@
 //! Validation of service-account tokens: signature, issuer, times, audiences, and whether the account and the bound
-//! object still exist with the same uid.
+//! object still exist with the same uid. Answers for upstream's `jwtTokenAuthenticator.AuthenticateToken`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Admission policies and their bindings: shape, and expressions that can be compiled. What only policies that mutate
-//! have is in [`mutating_policy`](super::mutating_policy).
+//! have is in [`mutating_policy`](super::mutating_policy). Answers for upstream's `ValidateValidatingAdmissionPolicy`.
 
 use std::collections::BTreeSet;
 

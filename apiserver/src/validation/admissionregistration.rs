@@ -1,4 +1,5 @@
-//! Webhook configurations.
+//! Webhook configurations. Answers for upstream's `ValidateValidatingWebhookConfiguration`,
+//! `ValidateMutatingWebhookConfiguration`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! API services: which server answers a group and version.
+//! API services: which server answers a group and version. Answers for upstream's `ValidateAPIService`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

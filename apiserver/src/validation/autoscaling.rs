@@ -1,4 +1,4 @@
-//! Horizontal pod autoscalers (v2).
+//! Horizontal pod autoscalers (v2). Answers for upstream's `ValidateHorizontalPodAutoscaler`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,4 +1,4 @@
-//! Certificate signing requests.
+//! Certificate signing requests. Answers for upstream's `ValidateCertificateSigningRequestCreate`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Config maps and secrets.
+//! Config maps and secrets. Answers for upstream's `ValidateConfigMap`, `ValidateSecret`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

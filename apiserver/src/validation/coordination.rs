@@ -1,4 +1,4 @@
-//! Leases, and those who would like to hold one.
+//! Leases, and those who would like to hold one. Answers for upstream's `ValidateLease`, `ValidateLeaseCandidateSpec`.
 
 use std::cmp::Ordering;
 

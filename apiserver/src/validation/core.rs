@@ -1,4 +1,4 @@
-//! Small kinds: namespaces, service accounts.
+//! Small kinds: namespaces, service accounts. Answers for upstream's `ValidateNamespace`, `ValidateServiceAccount`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

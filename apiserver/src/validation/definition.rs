@@ -1,4 +1,5 @@
-//! Custom resource definitions: names, versions, conversions, and what has to stay of an old one.
+//! Custom resource definitions: names, versions, conversions, and what has to stay of an old one. Answers for
+//! upstream's `ValidateCustomResourceDefinition`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

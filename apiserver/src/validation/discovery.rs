@@ -1,4 +1,4 @@
-//! Endpoints and endpoint slices.
+//! Endpoints and endpoint slices. Answers for upstream's `ValidateEndpointSlice`, `ValidateEndpoints`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! Events, through the older API and the newer one.
+//! Events, through the older API and the newer one. Answers for upstream's `ValidateEventCreate`,
+//! `ValidateEventUpdate`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

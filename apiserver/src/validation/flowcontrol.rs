@@ -1,4 +1,5 @@
-//! FlowSchemas and PriorityLevelConfigurations.
+//! FlowSchemas and PriorityLevelConfigurations. Answers for upstream's `ValidateFlowSchema`,
+//! `ValidatePriorityLevelConfiguration`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;

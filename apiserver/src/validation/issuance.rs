@@ -1,4 +1,5 @@
-//! Validation of a pod certificate request's status: issued, denied or failed, once.
+//! Validation of a pod certificate request's status: issued, denied or failed, once. Answers for upstream's
+//! `ValidatePodCertificateRequestStatusUpdate`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! `metadata` of every kind.
+//! `metadata` of every kind. Answers for upstream's `ValidateObjectMeta`, `ValidateObjectMetaUpdate`.
 
 use proto::Value;
 use proto::resources::Resource;

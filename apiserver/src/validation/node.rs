@@ -1,4 +1,4 @@
-//! Nodes and runtime classes.
+//! Nodes and runtime classes. Answers for upstream's `ValidateNode`, `ValidateNodeUpdate`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Pod disruption budgets.
+//! Pod disruption budgets. Answers for upstream's `ValidatePodDisruptionBudget`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,4 +1,4 @@
-//! Resource quotas and limit ranges.
+//! Resource quotas and limit ranges. Answers for upstream's `ValidateResourceQuota`, `ValidateLimitRange`.
 
 use std::collections::BTreeSet;
 

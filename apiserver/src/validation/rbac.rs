@@ -1,4 +1,4 @@
-//! Roles and their bindings.
+//! Roles and their bindings. Answers for upstream's `ValidateRole`, `ValidateClusterRoleBinding`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,4 +1,5 @@
-//! Priority classes, and workloads whose pods are scheduled together.
+//! Priority classes, and workloads whose pods are scheduled together. Answers for upstream's `ValidatePriorityClass`,
+//! `ValidateWorkload`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Services. Addresses and node ports are allocated after this.
+//! Services. Addresses and node ports are allocated after this. Answers for upstream's `ValidateService`,
+//! `ValidateServiceUpdate`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Bundles of certificates that a cluster trusts, in general or for a signer.
+//! Bundles of certificates that a cluster trusts, in general or for a signer. Answers for upstream's
+//! `ValidateClusterTrustBundle`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Component statuses: never stored, asked anew from the parts of the control plane each time.
+//! Component statuses: never stored, asked anew from the parts of the control plane each time. Answers for upstream's
+//! `pkg/registry/core/componentstatus`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! Admission of connections: exec, attach, port-forward and proxies, whose options are the object under admission.
+//! Answers for upstream's `ConnectResource`.
 
 use proto::schema::{self, Card, Kind, Message};
 use proto::{Value, json};

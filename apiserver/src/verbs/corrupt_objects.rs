@@ -1,5 +1,6 @@
 //! Objects that etcd has and nobody can read: sealed with a key that is gone, or damaged. Behind
-//! `AllowUnsafeMalformedObjectDeletion` they are named in lists, and those who may say so delete them unread.
+//! `AllowUnsafeMalformedObjectDeletion` they are named in lists, and those who may say so delete them unread. Answers
+//! for upstream's `corruptObjectDeleter`.
 //!
 //! Such a delete asks admission without an object, and nobody else: no finalizer and no precondition holds it up, and
 //! nothing that belongs to the object is given back.

@@ -1,4 +1,4 @@
-//! DELETE of one object or of a collection.
+//! DELETE of one object or of a collection. Answers for upstream's `DeleteResource`, `DeleteCollection`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Field management: `metadata.managedFields` after a write.
+//! Field management: `metadata.managedFields` after a write. Answers for upstream's
+//! `pkg/endpoints/handlers/fieldmanager`.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,5 @@
-//! PATCH: JSON patch, merge patch, strategic merge patch and server-side apply.
+//! PATCH: JSON patch, merge patch, strategic merge patch and server-side apply. Answers for upstream's `PatchResource`,
+//! `patcher.patchResource`.
 //!
 //! A patch is computed again on what is there now when somebody else wrote in between.
 

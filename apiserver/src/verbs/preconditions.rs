@@ -1,4 +1,4 @@
-//! Preconditions of a write on the stored object.
+//! Preconditions of a write on the stored object. Answers for upstream's `Preconditions.Check`.
 
 use proto::Value;
 use shared::status::{Status, field};

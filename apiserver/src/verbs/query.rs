@@ -1,4 +1,5 @@
-//! Query parameters and the options made from them, checked as upstream checks them.
+//! Query parameters and the options made from them, checked as upstream checks them. Answers for upstream's
+//! `ValidateListOptions`, `DecodeParametersInto`.
 
 use proto::Value;
 use shared::flags::parse_decimal;

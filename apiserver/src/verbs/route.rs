@@ -1,4 +1,5 @@
-//! Routing: maps a request line to a row and subresource, or to the error of one that has none.
+//! Routing: maps a request line to a row and subresource, or to the error of one that has none. Answers for upstream's
+//! `pkg/endpoints/installer.go` (`APIInstaller.Install`).
 
 use proto::resources::{Resource, Row, Subresource};
 use shared::status::{Status, go_quote};

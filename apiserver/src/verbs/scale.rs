@@ -1,4 +1,5 @@
-//! The `scale` subresource: an `autoscaling/v1` Scale made from, and written back to, the object's replicas.
+//! The `scale` subresource: an `autoscaling/v1` Scale made from, and written back to, the object's replicas. Answers
+//! for upstream's `ScaleREST`.
 
 use std::sync::Arc;
 

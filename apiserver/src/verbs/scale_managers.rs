@@ -1,5 +1,5 @@
 //! Managed fields of replicas, mapped from an object to its Scale and back: entries that own the replicas stand in
-//! both, each in terms of its kind. Pure.
+//! both, each in terms of its kind. Pure. Answers for upstream's `ScaleHandler`, `ResourcePathMappings`.
 
 use proto::Value;
 use serde_json::{Map, json};

@@ -1,4 +1,5 @@
-//! Answers in the form the client accepts: the object itself, its metadata, or a table.
+//! Answers in the form the client accepts: the object itself, its metadata, or a table. Answers for upstream's
+//! `asTable`, `asPartialObjectMetadata`.
 
 use proto::resources::{Resource, Row};
 use proto::{Value, protobuf};

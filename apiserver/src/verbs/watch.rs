@@ -1,4 +1,5 @@
-//! WATCH: initial state or replay, then changes as they happen, with bookmarks, until the deadline.
+//! WATCH: initial state or replay, then changes as they happen, with bookmarks, until the deadline. Answers for
+//! upstream's `WatchServer`, `serveWatchHandler`.
 //!
 //! Hot path. A watcher that does not keep up is closed.
 

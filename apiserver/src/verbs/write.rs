@@ -1,4 +1,4 @@
-//! POST and PUT.
+//! POST and PUT. Answers for upstream's `createHandler`, `UpdateResource`.
 
 use std::sync::Arc;
 

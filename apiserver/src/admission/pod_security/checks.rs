@@ -1,4 +1,5 @@
-//! Checks of the Pod Security Standards, with upstream's texts.
+//! Checks of the Pod Security Standards, with upstream's texts. Answers for upstream's
+//! `k8s.io/pod-security-admission/policy`.
 //!
 //! Pure: a pod's metadata and spec in, violations out.
 

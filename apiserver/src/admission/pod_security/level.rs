@@ -1,4 +1,5 @@
-//! Pod Security levels and versions as they stand in namespace labels.
+//! Pod Security levels and versions as they stand in namespace labels. Answers for upstream's
+//! `k8s.io/pod-security-admission/api`.
 
 use serde_json::Value;
 

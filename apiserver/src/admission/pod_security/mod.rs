@@ -1,5 +1,6 @@
 //! PodSecurity: pods must satisfy the level their namespace's labels ask for; workloads that would make
-//! forbidden pods are warned about.
+//! forbidden pods are warned about. Answers for upstream's `k8s.io/pod-security-admission/admission` (`EvaluatePod`,
+//! `ValidateNamespace`).
 
 mod checks;
 mod level;

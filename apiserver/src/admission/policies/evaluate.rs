@@ -1,4 +1,5 @@
-//! Evaluation of one policy on a request with one parameter. Pure but for the authorizer.
+//! Evaluation of one policy on a request with one parameter. Pure but for the authorizer. Answers for upstream's
+//! `pkg/admission/plugin/policy/validating` (`validator.Validate`).
 
 use std::sync::Arc;
 use std::time::Instant;

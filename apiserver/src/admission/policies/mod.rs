@@ -1,4 +1,5 @@
-//! Policies: rules written as expressions, bound to requests and parameters, and asked in process.
+//! Policies: rules written as expressions, bound to requests and parameters, and asked in process. Answers for
+//! upstream's `pkg/admission/plugin/policy/generic`.
 //!
 //! Which policies a request comes before, in which version and with which parameters, is found out here; what they say
 //! of it is up to [`ValidatingPolicies`] and [`MutatingPolicies`].

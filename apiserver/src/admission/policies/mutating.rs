@@ -1,4 +1,5 @@
 //! MutatingAdmissionPolicy: policies that change objects, by configurations that are merged and by JSON patches.
+//! Answers for upstream's `pkg/admission/plugin/policy/mutating` (`dispatchInvocations`).
 
 use std::sync::Arc;
 use std::time::Instant;

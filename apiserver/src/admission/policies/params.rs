@@ -1,4 +1,4 @@
-//! The objects a binding names as parameters of a policy.
+//! The objects a binding names as parameters of a policy. Answers for upstream's `CollectParams`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Authorization of policies' parameters: the author of a policy must be allowed to read all objects of its
-//! `paramKind`, and the author of a binding the objects it names.
+//! `paramKind`, and the author of a binding the objects it names. Answers for upstream's
+//! `pkg/registry/admissionregistration/*/authz.go`.
 
 use serde_json::{Value, json};
 use shared::authn::SYSTEM_MASTERS;

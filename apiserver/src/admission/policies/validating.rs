@@ -1,4 +1,5 @@
-//! ValidatingAdmissionPolicy: policies that refuse, warn or note.
+//! ValidatingAdmissionPolicy: policies that refuse, warn or note. Answers for upstream's
+//! `pkg/admission/plugin/policy/validating` (`dispatcher.Dispatch`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! ResourceQuota: what a namespace uses stays within what it may. The usage in a quota's status is raised before the
 //! object is stored, under the quota's revision, so that requests racing each other cannot both get the last bit.
-//! The controller lowers it again, and repairs it.
+//! The controller lowers it again, and repairs it. Answers for upstream's `pkg/admission/plugin/resourcequota`
+//! (`quotaEvaluator`, `CheckRequest`).
 
 mod scopes;
 mod usage;

@@ -1,4 +1,5 @@
-//! Scopes of quotas: the pods (and claims) that a quota counts. Pure.
+//! Scopes of quotas: the pods (and claims) that a quota counts. Pure. Answers for upstream's `podMatchesScopeFunc`,
+//! `pvcMatchesScopeFunc`.
 
 use serde_json::Value;
 

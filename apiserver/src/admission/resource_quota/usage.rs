@@ -1,4 +1,5 @@
-//! Evaluators of quota usage: the usage of one object, under the names of quotas. Pure.
+//! Evaluators of quota usage: the usage of one object, under the names of quotas. Pure. Answers for upstream's
+//! `pkg/quota/v1/evaluator/core` (`PodUsageFunc`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! HTTPS to webhooks: whom to trust, who to be, and connections kept open between calls.
+//! HTTPS to webhooks: whom to trust, who to be, and connections kept open between calls. Answers for upstream's
+//! `pkg/util/webhook` (`ClientManager.HookClient`).
 
 use std::collections::HashMap;
 use std::pin::{Pin, pin};

@@ -1,4 +1,5 @@
-//! `matchConditions`: expressions that must all be true of a request before a webhook is asked about it.
+//! `matchConditions`: expressions that must all be true of a request before a webhook is asked about it. Answers for
+//! upstream's `pkg/admission/plugin/webhook/matchconditions`.
 
 use serde_json::Value;
 

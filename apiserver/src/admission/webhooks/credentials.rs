@@ -1,4 +1,5 @@
-//! Client credentials for webhooks: the users of a kubeconfig, each named after the hosts they are for.
+//! Client credentials for webhooks: the users of a kubeconfig, each named after the hosts they are for. Answers for
+//! upstream's `pkg/util/webhook` (`AuthenticationInfoResolver`).
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! One webhook of a configuration, and whether it wants to see a request.
+//! One webhook of a configuration, and whether it wants to see a request. Answers for upstream's
+//! `pkg/admission/plugin/webhook/accessors.go`, `ShouldCallHook`.
 
 use std::sync::Arc;
 use std::time::Duration;

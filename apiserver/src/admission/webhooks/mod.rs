@@ -1,5 +1,6 @@
 //! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: asking servers outside, over HTTPS, what they think of a
-//! write. Configurations come from the watch cache at every request, so a change counts at once.
+//! write. Configurations come from the watch cache at every request, so a change counts at once. Answers for upstream's
+//! `pkg/admission/plugin/webhook/{mutating`,validating} (`Dispatch`).
 
 mod caller;
 mod conditions;

@@ -1,4 +1,5 @@
-//! AdmissionReview: the question sent to a webhook and what to make of its answer.
+//! AdmissionReview: the question sent to a webhook and what to make of its answer. Answers for upstream's
+//! `pkg/admission/plugin/webhook/request` (`CreateAdmissionObjects`, `VerifyAdmissionResponse`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! From the claims of a verified token to a user, by the mappings and rules of its issuer. Pure.
+//! From the claims of a verified token to a user, by the mappings and rules of its issuer. Pure. Answers for upstream's
+//! `plugin/pkg/authenticator/token/oidc` (`AuthenticateToken`).
 
 use std::collections::BTreeMap;
 

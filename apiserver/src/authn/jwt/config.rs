@@ -1,5 +1,5 @@
 //! Issuers as configured: from the `--oidc-*` flags or from an `AuthenticationConfiguration`, checked with upstream's
-//! messages.
+//! messages. Answers for upstream's `ValidateAuthenticationConfiguration`.
 
 mod issuer;
 mod mappings;

@@ -1,5 +1,6 @@
 //! Distributed claims: a claim that is not in the token but in another one, which is fetched from where the token says
-//! (OpenID Connect Core, section 5.6.2). The other token may be of another issuer, whose keys are kept.
+//! (OpenID Connect Core, section 5.6.2). The other token may be of another issuer, whose keys are kept. Answers for
+//! upstream's `plugin/pkg/authenticator/token/oidc` (`claimResolver`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

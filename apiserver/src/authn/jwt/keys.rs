@@ -1,7 +1,7 @@
 //! Discovery and keys of an issuer. The discovery document is fetched at start; the keys when a token names an unknown
 //! one and the issuer has not said that they stay the same; by one request at a time, whose result all waiters share.
 //! Anybody can send such tokens: past a burst, fetches are delayed, and no token is refused for that, so that a key
-//! which is really new is known with the next fetch.
+//! which is really new is known with the next fetch. Answers for upstream's `go-oidc's` `remoteKeySet`.
 
 use std::borrow::Cow;
 use std::time::Duration;

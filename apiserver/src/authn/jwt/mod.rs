@@ -1,5 +1,5 @@
 //! Tokens of other issuers (OpenID Connect): by the `--oidc-*` flags or by the file of `--authentication-config`,
-//! which is followed while the server runs.
+//! which is followed while the server runs. Answers for upstream's `plugin/pkg/authenticator/token/oidc`.
 //!
 //! In comes a token, out goes whom it stands for. What an issuer says of itself is fetched in the background; until it
 //! is known, the issuer's tokens are refused.

@@ -1,5 +1,6 @@
 //! Graph of objects and nodes: node ← pod ← secrets, config maps, claims, service accounts; claim ← volume ← volume
-//! secrets; attachments and resource slices by their node name.
+//! secrets; attachments and resource slices by their node name. Answers for upstream's
+//! `plugin/pkg/auth/authorizer/node` (`Graph`).
 //!
 //! Pure: fed one object at a time, asked by (kind, namespace, name).
 

@@ -1,4 +1,5 @@
-//! Escalation check of writes of roles and bindings: users cannot grant permissions they lack.
+//! Escalation check of writes of roles and bindings: users cannot grant permissions they lack. Answers for upstream's
+//! `ConfirmNoEscalation`, `EscalationAllowed`.
 //!
 //! A write passes when the writer is in `system:masters`, may `escalate` the role (or `bind` it), or holds
 //! every rule himself.

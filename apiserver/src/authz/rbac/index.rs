@@ -1,4 +1,5 @@
-//! Roles and bindings, laid out for the question "which rules hold for this user here?".
+//! Roles and bindings, laid out for the question "which rules hold for this user here?". Answers for upstream's
+//! `pkg/registry/rbac/validation` (`VisitRulesFor`).
 //!
 //! Fed one object at a time from the watch cache; knows no storage and never blocks on one.
 

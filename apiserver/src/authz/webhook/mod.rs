@@ -1,5 +1,6 @@
 //! The Webhook authoriser: asks a server through SubjectAccessReview. Answers are remembered for a while, failures that
-//! may pass are tried again, and what a failure means in the end is configured.
+//! may pass are tried again, and what a failure means in the end is configured. Answers for upstream's
+//! `plugin/pkg/authorizer/webhook` (`WebhookAuthorizer`).
 
 mod review;
 

@@ -1,4 +1,5 @@
-//! Rewriting of links in proxied pages: the links that lead through the proxy again, and their new form.
+//! Rewriting of links in proxied pages: the links that lead through the proxy again, and their new form. Answers for
+//! upstream's `apimachinery/pkg/util/proxy/transport.go` (`rewriteHTML`).
 
 use shared::url::{Url, joined};
 

@@ -1,5 +1,6 @@
 //! The ranges that cluster addresses are given out of: those of the ServiceCIDRs that are ready. The server makes the
-//! first one of `--service-cluster-ip-range`; administrators add more where it is full.
+//! first one of `--service-cluster-ip-range`; administrators add more where it is full. Answers for upstream's
+//! `pkg/registry/core/service/ipallocator` (`MetaAllocator`).
 
 use ipnet::IpNet;
 use proto::Value;

@@ -1,4 +1,5 @@
-//! Addresses that go by two names, one for the first and one for all of them: clients may know either.
+//! Addresses that go by two names, one for the first and one for all of them: clients may know either. Answers for
+//! upstream's `NormalizeClusterIPs`, `normalizeNodePodCIDRs`.
 
 use proto::Value;
 use serde_json::json;

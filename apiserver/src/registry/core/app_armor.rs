@@ -1,4 +1,4 @@
-//! AppArmor by the annotations of old: the fields say the same.
+//! AppArmor by the annotations of old: the fields say the same. Answers for upstream's `applyAppArmorVersionSkew`.
 
 use proto::Value;
 use serde_json::json;

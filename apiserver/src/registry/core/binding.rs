@@ -1,4 +1,4 @@
-//! Binding a pod to a node.
+//! Binding a pod to a node. Answers for upstream's `BindingREST.Create`, `setPodHostAndAnnotations`.
 
 use proto::Value;
 use serde_json::Map;

@@ -1,5 +1,5 @@
 //! The ServiceCIDR of `--service-cluster-ip-range`, which this server makes, lets have a second family, and marks
-//! ready.
+//! ready. Answers for upstream's `pkg/controlplane/controller/defaultservicecidr`.
 
 use std::collections::HashSet;
 use std::time::Duration;

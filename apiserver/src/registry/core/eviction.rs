@@ -1,4 +1,5 @@
-//! Eviction: a delete that asks the pod's disruption budget first, and says in the pod why it goes.
+//! Eviction: a delete that asks the pod's disruption budget first, and says in the pod why it goes. Answers for
+//! upstream's `EvictionREST.Create`, `checkAndDecrement`, `canIgnorePDB`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! Cluster addresses. An address is taken by creating an IPAddress object of its name: etcd decides who was first, so
-//! any number of servers may allocate from the same ranges ([`super::address_ranges`]).
+//! any number of servers may allocate from the same ranges ([`super::address_ranges`]). Answers for upstream's
+//! `pkg/registry/core/service/ipallocator` (`allocateNextService`).
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

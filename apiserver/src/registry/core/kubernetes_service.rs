@@ -1,4 +1,5 @@
-//! The Service `kubernetes` and its endpoints: where pods find this server.
+//! The Service `kubernetes` and its endpoints: where pods find this server. Answers for upstream's
+//! `pkg/controlplane/controller/kubernetesservice`, pkg/controlplane/reconcilers.
 //!
 //! By default each server keeps a key with its address under `/registry/masterleases` alive, and the endpoints are the
 //! addresses of all such keys. The older way needs no keys but to be told how many servers there are: each adds itself,

@@ -1,4 +1,4 @@
-//! Limit ranges need no name: they are given one.
+//! Limit ranges need no name: they are given one. Answers for upstream's `pkg/registry/core/limitrange`.
 
 use proto::Value;
 

@@ -1,4 +1,5 @@
-//! Namespaces: the finalizer that makes their deletion wait for their content, and the label with their name.
+//! Namespaces: the finalizer that makes their deletion wait for their content, and the label with their name. Answers
+//! for upstream's `pkg/registry/core/namespace` (`shouldHaveOrphanFinalizer`, `FinalizeREST`).
 
 use proto::Value;
 use serde_json::json;

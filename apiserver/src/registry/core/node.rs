@@ -1,5 +1,5 @@
 //! Nodes: what ranges their pods have, and the configuration kubelets used to take from config maps, which no kubelet
-//! reads any more: it stays only where it already is.
+//! reads any more: it stays only where it already is. Answers for upstream's `pkg/registry/core/node` (`nodeStrategy`).
 
 use proto::Value;
 

@@ -1,4 +1,5 @@
-//! Node ports: one bitmap in etcd (`/registry/ranges/servicenodeports`), changed under its revision.
+//! Node ports: one bitmap in etcd (`/registry/ranges/servicenodeports`), changed under its revision. Answers for
+//! upstream's `pkg/registry/core/service/portallocator`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Pods: phase and quality of service at creation, what an update leaves alone, how long a delete waits.
+//! Pods: phase and quality of service at creation, what an update leaves alone, how long a delete waits. Answers for
+//! upstream's `pkg/registry/core/pod` (`podStrategy.PrepareForCreate`, `CheckGracefulDelete`).
 
 use proto::Value;
 use serde_json::json;

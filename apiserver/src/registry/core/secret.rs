@@ -1,4 +1,4 @@
-//! Secrets: a PUT without a type keeps the type.
+//! Secrets: a PUT without a type keeps the type. Answers for upstream's `pkg/registry/core/secret`.
 
 use proto::Value;
 

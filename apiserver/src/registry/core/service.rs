@@ -1,4 +1,5 @@
-//! Services: families, cluster addresses and node ports.
+//! Services: families, cluster addresses and node ports. Answers for upstream's `pkg/registry/core/service/storage`
+//! (`beginCreate`, `beginUpdate`).
 //!
 //! Called around every write of a Service; other kinds pass through untouched. What is taken before the write is given
 //! back when the write fails; what an update no longer needs is released after it.

@@ -1,5 +1,5 @@
 //! Families and addresses of a Service before anything is allocated: what a client left out and what can be told from
-//! the rest, and what this cluster cannot give. Pure.
+//! the rest, and what this cluster cannot give. Pure. Answers for upstream's `initIPFamilyFields`.
 
 use proto::Value;
 use serde_json::{Map, json};

@@ -1,5 +1,5 @@
 //! Update of a Service: values patched from the stored object, and allocations released. Pure; [`super::service`]
-//! releases them once the update is written.
+//! releases them once the update is written. Answers for upstream's `patchAllocatedValues`, `dropTypeDependentFields`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

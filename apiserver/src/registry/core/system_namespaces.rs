@@ -1,4 +1,4 @@
-//! The namespaces that always exist.
+//! The namespaces that always exist. Answers for upstream's `pkg/controlplane/controller/systemnamespaces`.
 
 use std::time::Duration;
 

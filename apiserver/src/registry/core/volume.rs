@@ -1,4 +1,5 @@
-//! Volumes and claims start out pending; what a claim is filled from goes by two names.
+//! Volumes and claims start out pending; what a claim is filled from goes by two names. Answers for upstream's
+//! `NormalizeDataSources`, pkg/registry/core/persistentvolumeclaim.
 
 use proto::Value;
 use serde_json::json;

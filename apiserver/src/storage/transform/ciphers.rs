@@ -1,4 +1,5 @@
-//! The ciphers with keys of the configuration: AES-CBC with PKCS#7, AES-GCM and NaCl's secretbox.
+//! The ciphers with keys of the configuration: AES-CBC with PKCS#7, AES-GCM and NaCl's secretbox. Answers for
+//! upstream's `pkg/storage/value/encrypt/{aes`,secretbox}.
 
 use aes::cipher::block_padding::Pkcs7;
 use aes::cipher::{BlockDecryptMut as _, BlockEncryptMut as _, KeyIvInit as _};

@@ -1,4 +1,5 @@
-//! `--encryption-provider-config`: an `EncryptionConfiguration`, read and checked as upstream does.
+//! `--encryption-provider-config`: an `EncryptionConfiguration`, read and checked as upstream does. Answers for
+//! upstream's `pkg/server/options/encryptionconfig` (`LoadEncryptionConfig`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

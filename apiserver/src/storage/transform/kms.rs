@@ -1,5 +1,5 @@
 //! A key management service, version 2: seeds are sealed by a plugin behind a unix socket, objects by keys derived from
-//! a seed.
+//! a seed. Answers for upstream's `pkg/storage/value/encrypt/envelope/kmsv2`.
 //!
 //! A seed is used for all writes until the service names another key; what it was sealed to stands beside every object.
 //! Seeds that were opened are remembered, so reading ten thousand objects costs one call. Writes stop when the service

@@ -1,4 +1,5 @@
 //! From the file of `--encryption-provider-config` to the transformers of a store, once and whenever it changes.
+//! Answers for upstream's `pkg/server/options/encryptionconfig/controller`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Jobs and cron jobs.
+//! Jobs and cron jobs. Answers for upstream's `ValidateJob`, `ValidateCronJobCreate`.
 
 mod indexes;
 mod policies;

@@ -1,4 +1,5 @@
-//! Validation of pod failure policies and success policies of jobs.
+//! Validation of pod failure policies and success policies of jobs. Answers for upstream's `validatePodFailurePolicy`,
+//! `validateSuccessPolicy`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! `status` of a job: counters that fit, conditions that are not taken back.
+//! `status` of a job: counters that fit, conditions that are not taken back. Answers for upstream's
+//! `validateJobStatus`, `validateJobStatusUpdate`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,5 +1,5 @@
 //! Validation of updates of a job's template: immutable while the job runs. While it is suspended the scheduling
-//! directives may change, and with a feature gate the resources.
+//! directives may change, and with a feature gate the resources. Answers for upstream's `validatePodTemplateUpdate`.
 
 use proto::Value;
 use serde_json::Map;

@@ -1,4 +1,5 @@
-//! Dynamic resources: claims for devices, templates of claims, classes and slices of devices.
+//! Dynamic resources: claims for devices, templates of claims, classes and slices of devices. Answers for upstream's
+//! `pkg/apis/resource/validation` (`ValidateResourceClaim`).
 
 pub(super) mod admin;
 mod capacity;

@@ -1,4 +1,4 @@
-//! Slices: the devices of a pool that a driver publishes.
+//! Slices: the devices of a pool that a driver publishes. Answers for upstream's `ValidateResourceSlice`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

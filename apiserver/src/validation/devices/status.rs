@@ -1,4 +1,5 @@
-//! Validation of a claim's status: allocation, reservations, devices.
+//! Validation of a claim's status: allocation, reservations, devices. Answers for upstream's
+//! `ValidateResourceClaimStatusUpdate`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Addresses and ranges of services.
+//! Addresses and ranges of services. Answers for upstream's `ValidateIPAddress`, `ValidateServiceCIDR`.
 
 use proto::Value;
 use serde_json::json;

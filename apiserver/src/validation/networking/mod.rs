@@ -1,4 +1,4 @@
-//! Ingresses and their classes.
+//! Ingresses and their classes. Answers for upstream's `ValidateIngressCreate`, `ValidateIngressClass`.
 
 pub(super) mod addresses;
 pub(super) mod policy;

@@ -1,4 +1,4 @@
-//! Network policies.
+//! Network policies. Answers for upstream's `ValidateNetworkPolicy`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,4 +1,5 @@
-//! Containers of a pod: regular, init and ephemeral.
+//! Containers of a pod: regular, init and ephemeral. Answers for upstream's `validateContainers`,
+//! `validateInitContainers`, `validateEphemeralContainers`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

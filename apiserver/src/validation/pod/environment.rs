@@ -1,4 +1,5 @@
-//! Environment variables and the references they are filled from.
+//! Environment variables and the references they are filled from. Answers for upstream's `ValidateEnv`,
+//! `validateEnvFrom`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,4 +1,4 @@
-//! Probes and lifecycle hooks.
+//! Probes and lifecycle hooks. Answers for upstream's `validateProbe`, `validateLifecycle`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,4 +1,4 @@
-//! Pods and pod templates.
+//! Pods and pod templates. Answers for upstream's `ValidatePodCreate`, `ValidatePodSpec`, `ValidatePodTemplateSpec`.
 
 pub(crate) mod annotations;
 pub(super) mod containers;

@@ -1,4 +1,5 @@
-//! Validation of volume mounts and volume devices.
+//! Validation of volume mounts and volume devices. Answers for upstream's `ValidateVolumeMounts`,
+//! `ValidateVolumeDevices`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Validation of scheduling fields: tolerations, affinity, topology spread, scheduling gates.
+//! Validation of scheduling fields: tolerations, affinity, topology spread, scheduling gates. Answers for upstream's
+//! `ValidateTolerations`, `validateAffinity`, `validateTopologySpreadConstraints`.
 
 use std::collections::BTreeSet;
 

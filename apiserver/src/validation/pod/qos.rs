@@ -1,4 +1,4 @@
-//! The quality of service class of a pod.
+//! The quality of service class of a pod. Answers for upstream's `GetPodQOS`.
 
 use proto::Value;
 use proto::quantity::Quantity;

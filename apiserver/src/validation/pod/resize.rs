@@ -1,4 +1,4 @@
-//! `resize` of a pod: more or less of cpu and memory.
+//! `resize` of a pod: more or less of cpu and memory. Answers for upstream's `ValidatePodResize`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

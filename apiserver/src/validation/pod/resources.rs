@@ -1,4 +1,4 @@
-//! Resource requests and limits.
+//! Resource requests and limits. Answers for upstream's `ValidateContainerResourceRequirements`.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

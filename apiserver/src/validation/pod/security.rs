@@ -1,4 +1,5 @@
-//! Security contexts of pods and containers.
+//! Security contexts of pods and containers. Answers for upstream's `ValidateSecurityContext`,
+//! `ValidatePodSecurityContext`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! `status` of a pod.
+//! `status` of a pod. Answers for upstream's `ValidatePodStatusUpdate`.
 
 use std::collections::BTreeSet;
 

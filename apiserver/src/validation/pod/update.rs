@@ -1,4 +1,5 @@
-//! Validation of updates of pods, through the pod itself and its subresource `ephemeralcontainers`.
+//! Validation of updates of pods, through the pod itself and its subresource `ephemeralcontainers`. Answers for
+//! upstream's `ValidatePodUpdate`, `ValidatePodEphemeralContainersUpdate`.
 
 use proto::Value;
 use serde_json::Map;

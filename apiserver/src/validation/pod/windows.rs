@@ -1,4 +1,5 @@
-//! Validation of Windows options, and of fields that an operating system does not support.
+//! Validation of Windows options, and of fields that an operating system does not support. Answers for upstream's
+//! `validateWindows`, `validateWindowsSecurityContextOptions`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,4 +1,5 @@
-//! CSI drivers, the drivers of nodes, the capacity drivers have left.
+//! CSI drivers, the drivers of nodes, the capacity drivers have left. Answers for upstream's `ValidateCSIDriver`,
+//! `ValidateCSINode`, `ValidateCSIStorageCapacity`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Storage classes, attribute classes, attachments.
+//! Storage classes, attribute classes, attachments. Answers for upstream's `ValidateStorageClass`,
+//! `ValidateVolumeAttachment`.
 
 pub(super) mod csi;
 

@@ -1,4 +1,5 @@
-//! Persistent volume claims.
+//! Persistent volume claims. Answers for upstream's `ValidatePersistentVolumeClaim`,
+//! `ValidatePersistentVolumeClaimUpdate`.
 
 use proto::Value;
 use serde_json::Map;

@@ -1,4 +1,4 @@
-//! Volumes of pods, persistent volumes and claims.
+//! Volumes of pods, persistent volumes and claims. Answers for upstream's `ValidateVolumes`, `validateVolumeSource`.
 
 pub(super) mod claim;
 mod iscsi;

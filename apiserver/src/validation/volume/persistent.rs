@@ -1,4 +1,5 @@
-//! Persistent volumes, and the volume specs inside attachments.
+//! Persistent volumes, and the volume specs inside attachments. Answers for upstream's `ValidatePersistentVolume`,
+//! `ValidatePersistentVolumeSpec`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

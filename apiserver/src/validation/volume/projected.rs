@@ -1,4 +1,5 @@
-//! Files made of secrets, config maps, the pod's own fields and tokens.
+//! Files made of secrets, config maps, the pod's own fields and tokens. Answers for upstream's
+//! `validateProjectedVolumeSource`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Warnings for clients whose object is accepted.
+//! Warnings for clients whose object is accepted. Answers for upstream's `WarningsOnCreate`, `WarningsOnUpdate`.
 
 mod definition;
 mod networking;

@@ -1,4 +1,5 @@
-//! Services and what is behind them; addresses in odd spellings anywhere.
+//! Services and what is behind them; addresses in odd spellings anywhere. Answers for upstream's
+//! `GetWarningsForService`.
 
 use proto::Value;
 use shared::address::{ip_warning, network_warnings};

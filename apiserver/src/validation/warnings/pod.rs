@@ -1,4 +1,4 @@
-//! Pods, and what pods are made of.
+//! Pods, and what pods are made of. Answers for upstream's `GetWarningsForPod`, `GetWarningsForPodTemplate`.
 
 use proto::Value;
 use shared::status::go_quote;

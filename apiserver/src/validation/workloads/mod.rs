@@ -1,4 +1,5 @@
-//! Replication controllers, replica sets, deployments, daemon sets, stateful sets, controller revisions.
+//! Replication controllers, replica sets, deployments, daemon sets, stateful sets, controller revisions. Answers for
+//! upstream's `ValidateDeployment`, `ValidateReplicaSet`, `ValidateDaemonSet`.
 
 pub(super) mod stateful;
 pub(super) mod status;

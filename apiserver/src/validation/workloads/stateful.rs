@@ -1,4 +1,5 @@
-//! Stateful sets, whose pods have names, hosts and claims of their own.
+//! Stateful sets, whose pods have names, hosts and claims of their own. Answers for upstream's `ValidateStatefulSet`,
+//! `ValidateStatefulSetUpdate`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,4 +1,5 @@
-//! Deleting an object, or marking it.
+//! Deleting an object, or marking it. Answers for upstream's `Store.Delete`, `BeforeDelete`,
+//! `updateForGracefulDeletionAndFinalizers`.
 
 use proto::Value;
 use proto::resources::Row;

@@ -1,4 +1,4 @@
-//! The write pipeline: one path for every kind.
+//! The write pipeline: one path for every kind. Answers for upstream's `registry.Store`.
 //!
 //! Create, update and delete run here in upstream's order: admission may change the object, the strategy fixes what
 //! clients do not decide, validation and admission judge, storage writes under a precondition. Objects travel in the

@@ -1,5 +1,5 @@
 //! Changing what is there: an object is read, changed, judged and written under a precondition, again and again until
-//! nobody else was faster.
+//! nobody else was faster. Answers for upstream's `Store.Update`, `GuaranteedUpdate`.
 
 use std::pin::pin;
 

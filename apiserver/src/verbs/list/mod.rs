@@ -1,4 +1,5 @@
-//! LIST: from the cache when it is as fresh as asked, from etcd when an older revision is.
+//! LIST: from the cache when it is as fresh as asked, from etcd when an older revision is. Answers for upstream's
+//! `ListResource`, `Cacher.GetList`.
 //!
 //! Hot path: with JSON or protobuf of the stored version, the answer is a concatenation of encoded objects.
 

@@ -1,4 +1,5 @@
-//! The token that a list goes on with, in upstream's form.
+//! The token that a list goes on with, in upstream's form. Answers for upstream's `pkg/storage/continue.go`
+//! (`EncodeContinue`, `DecodeContinue`).
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine as _};

@@ -1,4 +1,4 @@
-//! Validation of issuers: URL, discovery URL, audiences.
+//! Validation of issuers: URL, discovery URL, audiences. Answers for upstream's `validateIssuer`.
 
 use std::collections::HashSet;
 

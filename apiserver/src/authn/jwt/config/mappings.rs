@@ -1,4 +1,5 @@
-//! Validation of claim mappings: the parts of a user, and the rules for claims and user.
+//! Validation of claim mappings: the parts of a user, and the rules for claims and user. Answers for upstream's
+//! `validateClaimMappings`, `validateUserValidationRules`.
 
 use std::collections::HashSet;
 

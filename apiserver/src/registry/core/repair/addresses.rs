@@ -1,5 +1,5 @@
 //! Each cluster address of a service has an IPAddress object that names the service, and each such object a service
-//! that has the address.
+//! that has the address. Answers for upstream's `pkg/registry/core/service/ipallocator/controller` (`RepairIPAddress`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! The node ports that are noted as taken are those that services have. What nobody has is given back after a few
-//! looks: somebody may just be about to use it.
+//! looks: somebody may just be about to use it. Answers for upstream's
+//! `pkg/registry/core/service/portallocator/controller` (`Repair`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
