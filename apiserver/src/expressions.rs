@@ -317,7 +317,7 @@ pub fn conditions_hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bo
     scope.spend_from(cel::MATCH_CONDITIONS_BUDGET);
     let mut failures = Vec::new();
     for condition in conditions {
-        match scope.evaluate_bool(crate::access::tree::text(condition, "/expression")) {
+        match scope.evaluate_bool(crate::machinery::tree::text(condition, "/expression")) {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(why) => failures.push(why),

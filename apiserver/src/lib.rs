@@ -23,6 +23,7 @@ pub mod egress;
 mod election;
 pub mod expressions;
 pub mod flowcontrol;
+pub mod machinery;
 pub mod negotiate;
 pub mod openapi;
 pub mod peers;

@@ -4,7 +4,7 @@ use prometheus::{CounterVec, GaugeVec};
 use sha2::{Digest, Sha256};
 use shared::metrics;
 
-use crate::access::identity;
+use crate::machinery::identity;
 
 /// The metrics of a configuration file that is reloaded.
 pub(crate) struct Reloads {

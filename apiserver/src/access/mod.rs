@@ -9,13 +9,11 @@ mod constrained;
 mod counters;
 pub mod deny;
 mod files;
-pub mod identity;
 mod impersonation;
 mod inflight;
 mod reviews;
 mod reviews_sar;
 mod setup;
-pub mod tree;
 
 use std::collections::BTreeMap;
 use std::pin::{Pin, pin};

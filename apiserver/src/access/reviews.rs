@@ -11,11 +11,11 @@ use shared::authz::{Attributes, Decision};
 use shared::status::{Status, field};
 
 use super::reviews_sar::{self, Spec};
-use super::tree;
 use crate::api::VirtualResources;
 use crate::authn::Tokens;
 use crate::authz::Authorization;
 use crate::authz::rbac::Rule;
+use crate::machinery::tree;
 use crate::registry::meta;
 
 const AUTHORIZATION: &str = "authorization.k8s.io";

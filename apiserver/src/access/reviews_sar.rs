@@ -9,7 +9,7 @@ use shared::authn::UserInfo;
 use shared::authz::Attributes;
 use shared::status::field::{Error, Path};
 
-use super::tree;
+use crate::machinery::tree;
 
 /// The spec of a review.
 pub(super) struct Spec<'a> {

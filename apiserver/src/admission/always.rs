@@ -10,7 +10,7 @@ use shared::status::Status;
 use shared::types::is_extended_resource;
 
 use super::{Attributes, Plugin};
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Admits everything.
 pub struct AlwaysAdmit;

@@ -11,8 +11,8 @@ use shared::status::{Status, field};
 use x509_parser::prelude::{FromDer as _, X509Name};
 
 use super::{Attributes, Operation, Plugin};
-use crate::access::tree;
 use crate::authz::Authorization;
+use crate::machinery::tree;
 
 const GROUP: &str = "certificates.k8s.io";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";

@@ -12,10 +12,10 @@ use super::configuration::Configurations;
 use super::plugins::{Declaration, Deps, PLUGINS, PluginDeps};
 use super::policies;
 use super::{Attributes, Error, Operation, Shared, measure};
-use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::authz::rbac::{self, check_escalation};
+use crate::machinery::tree;
 use crate::registry::Rows;
 
 /// The plugins that are on, in order.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::Error;
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Before there was an AdmissionConfiguration, the file was the configuration of these.
 const LEGACY: [&str; 2] = ["ImagePolicyWebhook", "PodNodeSelector"];

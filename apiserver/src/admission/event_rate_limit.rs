@@ -11,7 +11,7 @@ use shared::status::Status;
 use shared::status::field::aggregate;
 
 use super::{Attributes, Error, Plugin};
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Buckets kept of one limit unless it says otherwise.
 const CACHE: usize = 4096;

@@ -13,8 +13,8 @@ use shared::status::Status;
 
 use super::webhooks::{Call, Caller, Target, kubeconfig_server};
 use super::{Attributes, Error, NOTHING, Operation, Plugin};
-use crate::access::tree;
 use crate::backoff::Backoff;
+use crate::machinery::tree;
 
 /// Annotations that are shown to the server match `*.image-policy.k8s.io/*`.
 const SHOWN: &str = ".image-policy.k8s.io/";

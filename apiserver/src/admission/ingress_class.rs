@@ -8,8 +8,8 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::{Attributes, Plugin, storage};
-use crate::access::tree;
 use crate::api::Reader;
+use crate::machinery::tree;
 
 const GROUP: &str = "networking.k8s.io";
 

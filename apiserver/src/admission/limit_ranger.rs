@@ -11,8 +11,8 @@ use shared::status::field::aggregate;
 
 use super::resource_list::{self, List};
 use super::{Attributes, Operation, Plugin};
-use crate::access::tree;
 use crate::api::Reader;
+use crate::machinery::tree;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 

@@ -9,8 +9,8 @@ use serde_json::Value;
 use shared::status::Status;
 
 use super::{Attributes, Operation};
-use crate::access::tree;
 use crate::crd;
+use crate::machinery::tree;
 use crate::registry::Rows;
 
 /// Request that is matched.

@@ -58,7 +58,7 @@ pub use reinvocation::Reinvocation;
 pub use webhooks::Caller;
 pub(crate) use webhooks::{PATCHES, Target, count_outdated, dial_error, outdated};
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Operation under admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use shared::status::Status;
 
 use super::{Attributes, Operation, Plugin};
-use crate::access::tree;
 use crate::api::{Api, Reader};
+use crate::machinery::tree;
 
 /// Time after its deletion in which the cached state of a namespace is not trusted.
 const DOUBTED: Duration = Duration::from_secs(30);

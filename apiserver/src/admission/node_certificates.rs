@@ -6,7 +6,7 @@ use shared::types::MIRROR;
 
 use super::node_restriction::{CheckResult, NodeRestriction};
 use super::{Attributes, NOTHING, Operation};
-use crate::access::tree;
+use crate::machinery::tree;
 
 impl NodeRestriction {
     /// Nodes ask for certificates of their own pods, as what they are. What a late cache may have caused is no verdict:

@@ -12,10 +12,10 @@ use shared::types::{KUBELET_LABELS, MIRROR, ephemeral_claim};
 
 use super::NOTHING;
 use super::{Attributes, Operation, Plugin};
-use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
 use crate::authz::node::{identity, pod_config_maps, pod_secrets};
+use crate::machinery::tree;
 
 const LEASES: &str = "kube-node-lease";
 const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];

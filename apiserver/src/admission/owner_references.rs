@@ -9,8 +9,8 @@ use shared::authz;
 use shared::status::Status;
 
 use super::{Attributes, Plugin};
-use crate::access::tree;
 use crate::authz::Authorization;
+use crate::machinery::tree;
 use crate::registry::Rows;
 
 /// The plugin.

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use shared::status::Status;
 
 use super::{Attributes, Plugin, namespaces};
-use crate::access::tree;
 use crate::api::{Api, Reader};
+use crate::machinery::tree;
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
 /// The entry of the configuration for namespaces without an annotation.

@@ -10,8 +10,8 @@ use shared::status::Status;
 use super::always::add_toleration;
 use super::resource_quota::best_effort;
 use super::{Attributes, Plugin};
-use crate::access::tree;
 use crate::api::{Api, Reader};
+use crate::machinery::tree;
 
 const DEFAULTS: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
 const WHITELIST: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";

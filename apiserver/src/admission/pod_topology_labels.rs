@@ -8,8 +8,8 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::{Attributes, Plugin};
-use crate::access::tree;
 use crate::api::Reader;
+use crate::machinery::tree;
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 

@@ -8,8 +8,8 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::{Attributes, Operation, Plugin};
-use crate::access::tree;
 use crate::api::{Api, Reader};
+use crate::machinery::tree;
 
 const GROUP: &str = "scheduling.k8s.io";
 const SYSTEM: [&str; 2] = ["system-cluster-critical", "system-node-critical"];

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::quantity::{Format, Quantity};
 use serde_json::Value;
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Resource name → quantity.
 pub type List = BTreeMap<String, Quantity>;

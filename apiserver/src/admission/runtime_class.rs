@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use shared::status::Status;
 
 use super::{Attributes, Plugin, resource_list};
-use crate::access::tree;
 use crate::api::{Api, Reader};
+use crate::machinery::tree;
 
 const GROUP: &str = "node.k8s.io";
 

@@ -11,9 +11,9 @@ use shared::status::Status;
 use shared::types::MIRROR;
 
 use super::{Attributes, Operation, Plugin};
-use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authz::node::{pod_config_maps, pod_secrets};
+use crate::machinery::tree;
 use crate::registry::meta;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use shared::status::Status;
 
 use super::{Attributes, Plugin};
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// The plugin.
 pub struct DenyServiceExternalIPs;

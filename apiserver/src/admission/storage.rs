@@ -9,8 +9,8 @@ use shared::status::Status;
 use shared::types::OLD_CLASS;
 
 use super::{Attributes, Plugin, resource_list};
-use crate::access::tree;
 use crate::api::Reader;
+use crate::machinery::tree;
 
 const DEFAULT: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];

@@ -6,7 +6,7 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::{Attributes, Plugin};
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// The plugin.
 pub struct TaintNodesByCondition;

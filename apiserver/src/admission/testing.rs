@@ -15,10 +15,10 @@ use shared::status::Status;
 
 use super::webhooks::{Caller, WebhookDeps};
 use super::{Attributes, Operation, Plugin, Reinvocation};
-use crate::access::tree;
 use crate::api::{Api, Changed, Changes, DeleteArgs, Pipeline, Reader, Source, Stored};
 use crate::authz::{Authorization, Mode};
 use crate::egress::Egress;
+use crate::machinery::tree;
 use crate::registry::Rows;
 
 type Key = (String, String, String, String);

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use shared::status::Status;
 
 use super::{Attributes, Caller};
-use crate::access::tree;
 use crate::crd;
+use crate::machinery::tree;
 use crate::registry::{conversion, strategy, working};
 
 /// Objects of a request in the versions that webhooks and policies ask for.

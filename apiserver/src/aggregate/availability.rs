@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::backend::Backend;
 use super::service::{AVAILABLE, ApiService};
-use crate::access::tree;
 use crate::api::Reader;
+use crate::machinery::tree;
 use crate::registry::meta;
 use crate::registry::strategy::StrategyCx;
 

@@ -19,9 +19,9 @@ use super::availability::{self, Condition, set};
 use super::registrar::{Step, desired, steps};
 use super::service::ApiService;
 use super::{Aggregator, Backend, Directory, Discovered, GROUP, GroupVersion, PLURAL, Remote, discovery};
-use crate::access::tree;
 use crate::api::{DeleteArgs, Source};
 use crate::bootstrap::server_user;
+use crate::machinery::tree;
 use crate::registry::{Rows, meta};
 
 /// Changes that come together are looked at together.

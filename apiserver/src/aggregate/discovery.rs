@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::Directory;
 use super::backend::Backend;
 use super::service::ApiService;
-use crate::access::tree;
 use crate::api::{Reader, RequestInfo};
+use crate::machinery::tree;
 use crate::registry::version_rank;
 
 /// `Accept` header of discovery; a server may know only a later one of these.

@@ -3,7 +3,7 @@
 use proto::Value;
 
 use super::{GROUP, GroupVersion};
-use crate::access::tree;
+use crate::machinery::tree;
 use crate::registry::builtin_group;
 
 /// Says who looks after an API service.

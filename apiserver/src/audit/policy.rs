@@ -7,7 +7,7 @@ use shared::config::{self, ConfigError, Unknown};
 use shared::os;
 use shared::status::field::{Error, Path, aggregate};
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Audit level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

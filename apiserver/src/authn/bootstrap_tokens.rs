@@ -11,8 +11,8 @@ use serde_json::Value;
 use shared::authn::{AuthnError, Identity, UserInfo};
 
 use super::{TokenAuthenticator, constant_time_eq};
-use crate::access::tree;
 use crate::api::Reader;
+use crate::machinery::tree;
 
 const GROUP: &str = "system:bootstrappers";
 const TYPE: &str = "bootstrap.kubernetes.io/token";

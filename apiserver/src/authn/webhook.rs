@@ -11,8 +11,8 @@ use shared::authn::{AuthnError, Identity, UserInfo};
 use shared::client::{Remote, RemoteError};
 
 use super::TokenAuthenticator;
-use crate::access::tree;
 use crate::backoff::Backoff;
+use crate::machinery::tree;
 
 /// For one try.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -22,9 +22,9 @@ use super::node::NodeAuthorizer;
 use super::rbac::{self, Rbac, Rule};
 use super::webhook::{Options, Webhook};
 use super::{Authorization, Kind, Member, Mode};
-use crate::access::tree;
 use crate::api::Reader;
 use crate::expressions::{self, Dialect, ResultType};
+use crate::machinery::tree;
 
 /// Longest a webhook may take.
 const LONGEST: i64 = 30_000_000_000;

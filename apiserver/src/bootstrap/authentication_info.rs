@@ -13,8 +13,8 @@ use shared::status::Status;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{backoff, server_user};
-use crate::access::tree;
 use crate::api::{Api, DeleteArgs};
+use crate::machinery::tree;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";

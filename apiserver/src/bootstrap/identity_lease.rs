@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use crate::access::{identity, tree};
 use crate::api::{Api, Context, DeleteArgs};
+use crate::machinery::{identity, tree};
 use crate::registry::meta::micro_time;
 
 use super::server_user;

@@ -21,10 +21,10 @@ use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::flags::FeatureGates;
 use shared::status::Status;
 
-use crate::access::tree;
 use crate::api::{Api, Context};
 use crate::authz::rbac::Rule;
 use crate::backoff::Backoff;
+use crate::machinery::tree;
 use plan::Step;
 pub use plan::flow_control;
 pub use storage_versions::StorageVersions;

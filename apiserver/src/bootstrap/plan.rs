@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use shared::flags::FeatureGates;
 
-use crate::access::tree;
 use crate::authz::rbac::{Rule, missing};
+use crate::machinery::tree;
 
 const RBAC_TABLE: &str = include_str!("rbac.json");
 /// Rules and roles of features that are off by default.

@@ -18,8 +18,8 @@ use shared::flags::FlagSet;
 use shared::status::Status;
 
 use super::{SERVER, server_user};
-use crate::access::{identity, tree};
 use crate::api::{Api, Context, RequestInfo};
+use crate::machinery::{identity, tree};
 use crate::registry::{Rows, meta, version_rank};
 
 /// The check that waits for it.

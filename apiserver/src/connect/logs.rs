@@ -13,7 +13,7 @@ use shared::status::{Status, field, go_quote};
 use super::pods::{container, encode, joined, redirect};
 use super::transport::collect;
 use super::{Call, Connect, messages, meters};
-use crate::access::tree::text;
+use crate::machinery::tree::text;
 use crate::verbs::query::Query;
 
 /// Of a kubelet's refusal, so much is passed on.

@@ -14,8 +14,8 @@ use super::throttle::BandwidthLimit;
 use super::translate::{self, Streams};
 use super::transport::{HOP_BY_HOP, Origin, sent_on};
 use super::{Call, Connect, handed_over, handshake, meters, tunnel};
-use crate::access::tree::text;
 use crate::egress::BoxStream;
+use crate::machinery::tree::text;
 use crate::verbs::query::Query;
 
 /// Streaming subresource.

@@ -13,8 +13,8 @@ use shared::status::field::aggregate;
 
 use super::definition::version_of;
 use super::{meters, objects};
-use crate::access::tree;
 use crate::admission::Caller;
+use crate::machinery::tree;
 
 /// Time a webhook has to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);

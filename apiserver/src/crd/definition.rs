@@ -18,7 +18,7 @@ use super::jsonpath::JsonPath;
 use super::merge;
 use super::openapi_v2::Pieces;
 use super::schema::Schema;
-use crate::access::tree;
+use crate::machinery::tree;
 use crate::printers::Column;
 use crate::registry::{Rows, storage_hash, version_rank};
 

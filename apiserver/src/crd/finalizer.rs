@@ -15,9 +15,9 @@ use shared::status::Status;
 use super::controller::{FINALIZER, GROUP, PLURAL};
 use super::definition::is_true;
 use super::names;
-use crate::access::tree;
 use crate::api::{Api, DeleteArgs};
 use crate::backoff::Backoff;
+use crate::machinery::tree;
 use crate::registry::{builtin, meta};
 use crate::verbs::engine::Engine;
 

@@ -9,7 +9,7 @@ use proto::Value;
 use proto::resources::Resource;
 use shared::metrics;
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Seconds of a call.
 const CALL: [f64; 15] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use proto::Value;
 use serde_json::{Map, json};
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Sets a condition; the time moves with its status alone. True when anything changed.
 pub fn set_condition(object: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: &str) -> bool {

@@ -14,7 +14,7 @@ use shared::status::field::{Error, Path};
 use super::definition::{CrdVersion, Scale};
 use super::embedded::{self, Malformed};
 use super::{check, lists, meters, prune, rules};
-use crate::access::tree;
+use crate::machinery::tree;
 use crate::registry::meta;
 
 /// Message that bodies of custom objects are decoded by: metadata is typed, everything else is kept as sent.

@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::schema::MAX_DEPTH;
 use super::schema_options::{SchemaOptions, TYPES};
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Unsupported keywords, with the error text.
 const UNSUPPORTED: [(&str, &str); 6] = [

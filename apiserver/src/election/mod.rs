@@ -19,9 +19,9 @@ use shared::leader::{self, Outcome};
 use shared::run::Shutdown;
 use shared::status::Status;
 
-use crate::access::tree;
 use crate::api::{Api, Context, DeleteArgs, Reader};
 use crate::bootstrap::server_user;
+use crate::machinery::tree;
 use lock::InProcess;
 use plan::{Candidate, Step};
 

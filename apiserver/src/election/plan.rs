@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use proto::Value;
 use serde_json::json;
 
-use crate::access::tree;
+use crate::machinery::tree;
 use crate::registry::meta::micro_time;
 use crate::validation::{is_semver, semantic_order};
 

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::borrowing::Bounds;
 use super::queues::Mode;
 use super::schema::Spec;
-use crate::access::tree;
 use crate::bootstrap;
+use crate::machinery::tree;
 
 /// The level of the exempt.
 pub(super) const EXEMPT: &str = "exempt";

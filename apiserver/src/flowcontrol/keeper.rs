@@ -13,9 +13,9 @@ use super::FlowControl;
 use super::config::{Config, LevelSpec};
 use super::meters;
 use super::timing::{Rows, TimingFamily};
-use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::bootstrap;
+use crate::machinery::tree;
 use crate::registry::meta;
 
 /// The group of the objects.

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use shared::authn::UserInfo;
 
-use crate::access::tree;
 use crate::api::RequestInfo;
+use crate::machinery::tree;
 
 /// Request to classify.
 #[derive(Clone, Copy)]

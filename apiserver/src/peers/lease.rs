@@ -5,7 +5,7 @@ use proto::{Value, protobuf, schema};
 use serde_json::json;
 use shared::host_port;
 
-use crate::access::tree;
+use crate::machinery::tree;
 use crate::storage::{self, Store};
 
 /// Seconds a key outlives its server.

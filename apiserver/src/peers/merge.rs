@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// An order that agrees with all lists: what one of them has before another thing is before it. What no list puts in
 /// order stands by its name, and so does what they do not agree on.

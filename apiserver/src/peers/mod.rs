@@ -22,10 +22,10 @@ use shared::flags::FlagSet;
 use shared::metrics;
 use shared::status::Status;
 
-use crate::access::{identity, tree};
 use crate::aggregate::{Aggregator, Backend, Directory};
 use crate::api::{Context, Reader, RequestInfo};
 use crate::backoff::Backoff;
+use crate::machinery::{identity, tree};
 use crate::registry::Rows;
 use crate::storage::Store;
 

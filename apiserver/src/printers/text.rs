@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use proto::Value;
 use proto::selector::Selector;
 
-pub(super) use crate::access::tree::{flag, list, text};
+pub(super) use crate::machinery::tree::{flag, list, text};
 
 /// The string at a pointer, or a stand-in.
 pub(super) fn text_or<'a>(object: &'a Value, pointer: &str, absent: &'a str) -> &'a str {

@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::meta;
 use super::strategy::StrategyCx;
-use crate::access::tree;
 use crate::crd::controller::FINALIZER;
 use crate::crd::set_condition;
+use crate::machinery::tree;
 
 /// Starts the list of versions that etcd may hold.
 pub(super) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {

@@ -8,7 +8,7 @@ use shared::traces::{self, Tracer};
 use tokio::sync::Notify;
 
 use super::Process;
-use crate::access::{Access, identity};
+use crate::access::Access;
 use crate::aggregate::Aggregator;
 use crate::api::{Api, Context};
 use crate::backoff::Backoff;
@@ -16,6 +16,7 @@ use crate::cache::CacheRegistry;
 use crate::crd::controller::Controller;
 use crate::egress::{Egress, NetworkContext};
 use crate::election;
+use crate::machinery::identity;
 use crate::peers::Peers;
 use crate::registry::builtin;
 use crate::registry::core::default_range::DefaultRange;

@@ -13,10 +13,10 @@ use shared::authn::{AuthnError, Identity, UserInfo};
 use shared::metrics::Counter;
 
 use super::{Bound, Claims, LegacyClaims, ServiceAccounts, user_name};
-use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::authn::{TokenAuthenticator, constant_time_eq, jwt};
 use crate::authz::rbac::quoted_list;
+use crate::machinery::tree;
 
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 const EXTRA: &str = "authentication.kubernetes.io/";

@@ -4,7 +4,7 @@
 use proto::Value;
 use serde_json::{Map, json};
 
-use crate::access::tree::text;
+use crate::machinery::tree::text;
 
 /// Reports whether two entries have the same owner; the version it wrote in does not matter.
 fn same(a: &Value, b: &Value) -> bool {

@@ -11,8 +11,8 @@ use proto::merge::apply::{Version, Versions};
 use proto::resources::{Resource, Row};
 
 use super::managers::Kind;
-use crate::access::tree;
 use crate::crd;
+use crate::machinery::tree;
 use crate::registry::conversion;
 use crate::storage::codec;
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::level::{Level, LevelVersion};
-use crate::access::tree::{flag, has, int, list, map, maybe_flag, text};
+use crate::machinery::tree::{flag, has, int, list, map, maybe_flag, text};
 use crate::validation::pod_annotations::{self, APP_ARMOR, SECCOMP_POD};
 
 /// A forbidden thing: the reason, and the detail in brackets.

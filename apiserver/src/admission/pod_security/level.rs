@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Level of the Pod Security Standards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,8 +14,8 @@ use shared::status::Status;
 use shared::status::field;
 
 use super::{Attributes, Error, NOTHING, Operation, Plugin, namespaces};
-use crate::access::tree;
 use crate::api::{Api, Reader};
+use crate::machinery::tree;
 use checks::{describe, evaluate};
 use level::{LabelError, Level, LevelVersion, Policy};
 use meters::Metrics;

@@ -9,8 +9,8 @@ use shared::cel;
 
 use super::super::request_authorizer::RequestAuthorizer;
 use super::super::{NOTHING, measure};
-use crate::access::tree;
 use crate::expressions::{self, Dialect, EXHAUSTED, ResultType, Scope};
+use crate::machinery::tree;
 
 /// Variables of a request that expressions see.
 pub(super) struct EvaluationInput {

@@ -21,7 +21,7 @@ use super::request_authorizer::RequestAuthorizer;
 use super::views::Views;
 use super::webhooks::WebhookDeps;
 use super::{Attributes, NOTHING};
-use crate::access::tree;
+use crate::machinery::tree;
 use evaluate::EvaluationInput;
 pub(super) use mutating::MutatingPolicies;
 pub(super) use permission::check as check_parameters;

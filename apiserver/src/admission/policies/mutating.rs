@@ -18,9 +18,9 @@ use super::super::views::Views;
 use super::super::{Attributes, Plugin};
 use super::evaluate::{self, EvaluationInput};
 use super::{Bound, MUTATING, Policies, PolicyError, WebhookDeps};
-use crate::access::tree;
 use crate::crd;
 use crate::expressions::{Dialect, EXHAUSTED, ResultType};
+use crate::machinery::tree;
 
 /// The plugin.
 pub struct MutatingPolicies(Policies);

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::super::Attributes;
 use super::PolicyError;
-use crate::access::tree;
 use crate::api::Reader;
+use crate::machinery::tree;
 use crate::registry::Rows;
 
 /// Longest wait for parameters of a kind that was not read before; upstream waits as long for its informer.

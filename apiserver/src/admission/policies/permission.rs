@@ -10,9 +10,9 @@ use shared::status::field::{Error, Path};
 
 use super::super::{Attributes, Operation};
 use super::{GROUP, MUTATING, VALIDATING};
-use crate::access::tree;
 use crate::api::Reader;
 use crate::authz::Authorization;
+use crate::machinery::tree;
 use crate::registry::Rows;
 
 /// Refuses a policy or binding that would read what its writer may not.

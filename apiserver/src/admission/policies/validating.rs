@@ -14,8 +14,8 @@ use shared::status::Status;
 use super::super::{Attributes, Plugin};
 use super::evaluate::{self, Annotation, FailedValidation, PolicyResult};
 use super::{Bound, Policies, PolicyError, VALIDATING, WebhookDeps};
-use crate::access::tree;
 use crate::expressions::EXHAUSTED;
+use crate::machinery::tree;
 
 /// Longest value of an audit annotation, in bytes.
 const LONGEST_VALUE: usize = 10 * 1024;

@@ -16,9 +16,9 @@ use shared::status::Status;
 
 use super::resource_list::{self as list, List};
 use super::{Attributes, Error, Operation, Plugin};
-use crate::access::tree;
 use crate::api::{Api, Reader};
 use crate::bootstrap::server_user;
+use crate::machinery::tree;
 pub(super) use scopes::best_effort;
 
 /// Attempts to raise a quota that others change meanwhile.

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::super::resource_list as list;
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// A scope, of a quota or of what is limited by the configuration.
 pub(super) struct Scope<'a> {

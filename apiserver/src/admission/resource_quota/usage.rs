@@ -10,7 +10,7 @@ use shared::types::{OLD_CLASS, is_extended_resource};
 use super::super::resource_list::{self as list, List};
 use super::super::{Attributes, Operation};
 use super::scopes;
-use crate::access::tree;
+use crate::machinery::tree;
 
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 const DEVICES: &str = "resource.k8s.io";

@@ -115,7 +115,7 @@ impl Caller {
         body: Bytes,
     ) -> Result<Vec<u8>, Failed> {
         let target = Target::read(client)?;
-        let bundle = match crate::access::tree::text(client, "/caBundle") {
+        let bundle = match crate::machinery::tree::text(client, "/caBundle") {
             "" => Vec::new(),
             encoded => base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded)
                 .map_err(|e| format!("unable to load root certificates: {e}"))?,

@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::super::NOTHING;
 use super::super::request_authorizer::RequestAuthorizer;
 use super::hook::Hook;
-use crate::access::tree;
 use crate::expressions::{self, Dialect, Scope};
+use crate::machinery::tree;
 
 /// Reports whether all match conditions hold.
 pub(super) fn all_hold(hook: &Hook, request: &Value, asker: &RequestAuthorizer) -> Result<bool, String> {

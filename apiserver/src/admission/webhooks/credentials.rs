@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use shared::cert::{PemPair, ReloadingKey};
 use shared::client::TokenFile;
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Client identity for one host.
 #[derive(Debug, Clone, Default)]

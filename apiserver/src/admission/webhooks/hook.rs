@@ -10,7 +10,7 @@ use shared::status::Status;
 
 use super::super::NOTHING;
 use super::super::matching::MatchRequest;
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// One webhook that wants to see a request, and the version it wants to see it in.
 pub(super) struct Hook {

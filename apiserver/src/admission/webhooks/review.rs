@@ -11,7 +11,7 @@ use shared::status::Status;
 use super::super::Attributes;
 use super::super::views::Views;
 use super::hook::Hook;
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Parsed response of a webhook.
 #[derive(Debug, Clone, Default)]

@@ -5,9 +5,9 @@ use serde_json::Value;
 use shared::host_port;
 use shared::url::joined;
 
-use crate::access::tree;
 use crate::api::Reader;
 use crate::egress::NetworkContext;
+use crate::machinery::tree;
 
 /// Address of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]

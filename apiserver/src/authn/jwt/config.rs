@@ -14,8 +14,8 @@ use shared::flags::FlagSet;
 use shared::os;
 use shared::status::field::{Error, Path, aggregate};
 
-use crate::access::tree;
 use crate::egress::NetworkContext;
+use crate::machinery::tree;
 use issuer::{check_issuer, check_url};
 use mappings::{check_email, read_extra, read_mapping, read_rules, read_uid, read_user_rules};
 

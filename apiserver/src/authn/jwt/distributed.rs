@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::keys::Keys;
 use super::source::Source;
 use super::{Provider, Token};
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Most issuers of other tokens.
 const ISSUERS: usize = 16;

@@ -4,7 +4,7 @@
 use prometheus::GaugeVec;
 use shared::metrics;
 
-use crate::access::identity;
+use crate::machinery::identity;
 use crate::reloads::hashed;
 
 /// Of one issuer.

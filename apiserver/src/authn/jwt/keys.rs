@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::fetches::Fetches;
 use super::lifetime::lifetime;
 use super::source::Source;
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Between attempts to reach an issuer.
 const RETRY: Duration = Duration::from_secs(10);

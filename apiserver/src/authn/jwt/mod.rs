@@ -26,8 +26,8 @@ use shared::metrics;
 use tokio_util::sync::CancellationToken;
 
 use super::TokenAuthenticator;
-use crate::access::tree;
 use crate::egress::Egress;
+use crate::machinery::tree;
 use crate::reloads::hashed;
 use config::{Issuer, Mapping};
 use distributed::Distributed;

@@ -10,8 +10,8 @@ use serde_json::Value;
 use shared::types::{MIRROR, ephemeral_claim};
 
 use super::meters;
-use crate::access::tree;
 use crate::authz::follow::Observer;
+use crate::machinery::tree;
 
 /// Kind of a vertex's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -12,7 +12,7 @@ use shared::status::field::aggregate;
 
 use super::rule::{Rule, compact, missing, quoted_list};
 use super::{GROUP, Index, RoleRef};
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// One write of a role or binding.
 pub struct Write<'a> {

@@ -10,8 +10,8 @@ use serde_json::Value;
 use shared::authn::UserInfo;
 
 use super::rule::{Reach, Rule};
-use crate::access::tree;
 use crate::authz::follow::Observer;
+use crate::machinery::tree;
 
 /// A binding's reference to a role.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use shared::authz::Attributes;
 use shared::status::go_quote;
 
-use crate::access::tree;
+use crate::machinery::tree;
 
 /// Most atoms that rules are split into: four lists of a body's size have more than there is memory.
 const MOST_ATOMS: usize = 100_000;

@@ -18,9 +18,9 @@ use shared::client::{Remote, RemoteError, Reply};
 use shared::metrics;
 use tokio::time::Instant;
 
-use crate::access::tree;
 use crate::backoff::Backoff;
 use crate::expressions::{Dialect, Scope};
+use crate::machinery::tree;
 
 /// Answers remembered.
 const CACHE: usize = 8192;

@@ -5,7 +5,7 @@ use proto::json::{self, Strictness};
 use proto::{Value, schema};
 use serde_json::json;
 
-use crate::access::tree;
+use crate::machinery::tree;
 use crate::registry::strategy::StrategyCx;
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use proto::Value;
 use shared::status::Status;
 
-use crate::access::tree;
+use crate::machinery::tree;
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::{Engine, storage_status};

@@ -3,7 +3,7 @@
 use proto::Value;
 use serde_json::json;
 
-use crate::access::tree::find;
+use crate::machinery::tree::find;
 use crate::validation::pod_annotations::APP_ARMOR;
 
 /// Converts an AppArmor annotation to a field; `None` for an invalid one.

@@ -10,9 +10,9 @@ use shared::status::Status;
 
 use super::address_ranges::{DEFAULT, RESOURCE};
 use super::repair::{EventWriter, RepairEvent};
-use crate::access::tree;
 use crate::api::Api;
 use crate::bootstrap::server_user;
+use crate::machinery::tree;
 use crate::registry::meta;
 
 /// Time between two looks at it.

@@ -5,7 +5,7 @@ use proto::Value;
 use serde_json::json;
 
 use super::{addresses, app_armor};
-use crate::access::tree::find;
+use crate::machinery::tree::find;
 use crate::registry::strategy::{METADATA, StrategyCx, restore};
 use crate::validation::qos_class;
 

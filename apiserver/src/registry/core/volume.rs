@@ -4,7 +4,7 @@
 use proto::Value;
 use serde_json::json;
 
-use crate::access::tree::text;
+use crate::machinery::tree::text;
 use crate::registry::strategy::StrategyCx;
 
 /// The older name, of claims and snapshots in the claim's namespace.

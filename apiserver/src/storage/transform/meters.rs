@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use prometheus::{CounterVec, GaugeVec, HistogramVec};
 use shared::metrics;
 
-use crate::access::identity;
+use crate::machinery::identity;
 use crate::reloads::hashed;
 
 /// Keys of services that are told apart, by what was done with them; the oldest are forgotten.

@@ -7,8 +7,8 @@ use shared::status::field::{Error, Path};
 use shared::url::Url;
 
 use super::ConfigConditions;
-use crate::access::tree;
 use crate::egress::NetworkContext;
+use crate::machinery::tree;
 
 pub(super) fn check_issuer(entry: &Value, terms: ConfigConditions<'_>, path: &Path, errors: &mut Vec<Error>) {
     let text = |field: &str| tree::text(entry, &format!("/issuer/{field}"));

@@ -8,8 +8,8 @@ use serde_json::Value;
 use shared::status::field::{Error, Path};
 
 use super::{Mapping, Rule};
-use crate::access::tree;
 use crate::expressions::{self, Dialect, ResultType};
+use crate::machinery::tree;
 
 /// Compiles an expression; reports whether it can be, and an error when not.
 fn compiles(dialect: Dialect, expression: &str, wanted: ResultType, path: Path, errors: &mut Vec<Error>) -> bool {

@@ -13,10 +13,10 @@ use shared::status::Status;
 use tokio::time::Instant;
 
 use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
-use crate::access::tree;
 use crate::api::{Api, DeleteArgs, Reader};
 use crate::bootstrap::server_user;
 use crate::cache::Cacher;
+use crate::machinery::tree;
 use crate::registry::core::address_ranges::{self, DEFAULT, RESOURCE, Range};
 use crate::registry::core::ip_allocator::{self, ALLOCATOR, FAMILY, MANAGED_BY, family};
 use crate::registry::core::service::ips_of;

@@ -14,10 +14,10 @@ use proto::Value;
 use serde_json::json;
 use shared::status::Status;
 
-use crate::access::tree;
 use crate::api::Api;
 use crate::backoff::Backoff;
 use crate::bootstrap::server_user;
+use crate::machinery::tree;
 use crate::registry::meta;
 use crate::verbs::engine::Engine;
 

@@ -10,8 +10,8 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
-use crate::access::tree;
 use crate::api::Api;
+use crate::machinery::tree;
 use crate::registry::core::allocator_meters;
 use crate::registry::core::node_ports::{self, PortError, PortRange};
 use crate::verbs::engine::Engine;
