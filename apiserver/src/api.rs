@@ -47,6 +47,13 @@ pub struct RequestInfo {
     pub below_namespace: bool,
 }
 
+impl RequestInfo {
+    /// True when the URL itself names an object (and not only a field selector).
+    pub fn names_object(&self) -> bool {
+        self.parts.len() > 1
+    }
+}
+
 /// Reads from the watch cache: never waits, never fails, may be a moment behind etcd.
 ///
 /// `group` and `plural` name the resource; objects come in its storage version. Namespace is empty at cluster scope.

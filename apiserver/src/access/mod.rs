@@ -8,12 +8,10 @@ mod concurrency;
 mod constrained;
 mod counters;
 pub mod deny;
-mod files;
 mod impersonation;
 mod inflight;
 mod reviews;
 mod reviews_sar;
-mod setup;
 
 use std::collections::BTreeMap;
 use std::pin::{Pin, pin};
@@ -30,14 +28,15 @@ pub use concurrency::{ConcurrencyLimiter, Permit, is_long_running};
 use counters::Counters;
 pub use inflight::Limits;
 pub use reviews::Reviews;
-pub use setup::Error;
 
 use crate::api::{RequestInfo, TokenIssuer, VirtualResources};
 use crate::authz::Authorization;
 use crate::flowcontrol::Classified;
-use crate::serve::spans::FILTERS;
+use crate::machinery::query::Query;
 use crate::tokens::ServiceAccounts;
-use crate::verbs::query::Query;
+
+/// Instrumentation scope of the spans of filters.
+pub(crate) const FILTERS: &str = "k8s.op/apiserver/pkg/endpoints/filterlatency";
 
 /// Head of a request, as the filters see it.
 pub struct Head<'a> {
@@ -98,6 +97,26 @@ async fn spanned<F: Future>(step: &'static str, work: Pin<&mut F>) -> F::Output 
     traces::within(span.as_ref(), work).await
 }
 
+/// Parties that the filters ask, as the process has set them up.
+pub struct Parties {
+    /// Authenticators.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// Authorizers.
+    pub authorization: Arc<Authorization>,
+    /// Concurrency limits.
+    pub limiter: ConcurrencyLimiter,
+    /// Service accounts.
+    pub accounts: Arc<ServiceAccounts>,
+    /// Issuer of `serviceaccounts/token`.
+    pub issuer: Arc<dyn TokenIssuer>,
+    /// Review resources.
+    pub reviews: Arc<dyn VirtualResources>,
+    /// RBAC is among the authorizers.
+    pub rbac: bool,
+    /// `ConstrainedImpersonation`
+    pub constrained: bool,
+}
+
 /// Filters between a request and its verb.
 pub struct Access {
     authenticator: Arc<dyn Authenticator>,
@@ -116,6 +135,23 @@ const DECISION: &str = "authorization.k8s.io/decision";
 const REASON: &str = "authorization.k8s.io/reason";
 
 impl Access {
+    /// Puts the filters together.
+    pub fn new(parties: Parties) -> Self {
+        let Parties { authenticator, authorization, limiter, accounts, issuer, reviews, rbac, constrained } = parties;
+        let modes = constrained.then(constrained::Modes::default);
+        Self {
+            authenticator,
+            authorization,
+            limiter,
+            accounts,
+            issuer,
+            reviews,
+            counters: Counters::new(),
+            rbac,
+            modes,
+        }
+    }
+
     /// Finds out who asks; `401` when that cannot be told.
     pub async fn authenticate(&self, head: &Head<'_>) -> Result<UserInfo, Status> {
         let started = Instant::now();

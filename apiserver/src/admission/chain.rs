@@ -75,7 +75,7 @@ impl Chain {
 
     /// Waits until what plugins read has been read once. The server's own writes do not wait: some of them come first.
     async fn wait_ready(&self, a: &Attributes<'_>) -> Result<(), Status> {
-        if self.ready.load(Ordering::Acquire) || a.user.name == crate::bootstrap::SERVER {
+        if self.ready.load(Ordering::Acquire) || a.user.name == crate::machinery::identity::SERVER {
             return Ok(());
         }
         let synced = async {

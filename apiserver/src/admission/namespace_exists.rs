@@ -9,7 +9,7 @@ use shared::status::Status;
 
 use super::{Attributes, Plugin, namespaces};
 use crate::api::{Api, Reader};
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 
 fn concerned(a: &Attributes<'_>) -> bool {
     !a.namespace.is_empty() && !a.of("", "namespaces") && !a.of("authorization.k8s.io", "localsubjectaccessreviews")

@@ -7,67 +7,17 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use proto::Value;
-use serde_json::json;
 
 use super::backend::Backend;
-use super::service::{AVAILABLE, ApiService};
+use super::service::ApiService;
 use crate::api::Reader;
 use crate::machinery::tree;
-use crate::registry::meta;
-use crate::registry::strategy::StrategyCx;
+use crate::registry::api_services::Condition;
 
 /// Questions asked at once; one good answer is enough.
 const ATTEMPTS: usize = 5;
 /// A server must answer its discovery in this time.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The condition `Available`: status, reason, message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Condition {
-    pub(super) status: &'static str,
-    pub(super) reason: &'static str,
-    pub(super) message: String,
-}
-
-impl Condition {
-    fn no(reason: &'static str, message: String) -> Self {
-        Self { status: "False", reason, message }
-    }
-
-    /// Answered by this server.
-    pub(super) fn local() -> Self {
-        let message = "Local APIServices are always available".to_owned();
-        Self { status: "True", reason: "Local", message }
-    }
-
-    fn passed() -> Self {
-        Self { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
-    }
-}
-
-/// A new API service that is answered here can be used at once.
-pub fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
-    if !tree::has(object, "/spec/service") {
-        set(object, &Condition::local(), &meta::now());
-    }
-}
-
-/// Puts a condition in place; false when it was there.
-pub(super) fn set(object: &mut Value, condition: &Condition, now: &str) -> bool {
-    let Some(list) = tree::list_mut(object, &["status", "conditions"]) else { return false };
-    let mut wanted = json!({"type": AVAILABLE, "status": condition.status, "lastTransitionTime": now,
-        "reason": condition.reason, "message": condition.message});
-    let Some(known) = list.iter_mut().find(|c| c["type"] == AVAILABLE) else {
-        list.push(wanted);
-        return true;
-    };
-    if known["status"] == wanted["status"] {
-        wanted["lastTransitionTime"] = known["lastTransitionTime"].clone();
-    }
-    let changed = *known != wanted;
-    *known = wanted;
-    changed
-}
 
 /// Returns the `Available` condition of an API service as far as its service and endpoint slices decide it; `None` when
 /// they are fine.
@@ -147,6 +97,8 @@ async fn attempt(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Re
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -177,17 +129,5 @@ mod tests {
         }
         assert_eq!(said(Some(service("ClusterIP", 443)), &[slice(false, "web"), slice(true, "web")]), None);
         assert_eq!(said(Some(service("ExternalName", 1)), &[]), None);
-    }
-
-    #[test]
-    fn a_condition_keeps_its_time() {
-        let mut object = json!({"metadata": {"name": "v1.a.io"}});
-        let no = |message: &str| Condition { status: "False", reason: "MissingEndpoints", message: message.to_owned() };
-        assert!(set(&mut object, &no("a"), "t1") && !set(&mut object, &no("a"), "t2"));
-        assert!(set(&mut object, &no("b"), "t2"));
-        assert_eq!(object["status"]["conditions"][0]["lastTransitionTime"], "t1");
-        assert!(set(&mut object, &Condition::local(), "t3"));
-        assert_eq!(object["status"]["conditions"][0]["lastTransitionTime"], "t3");
-        assert_eq!(object["status"]["conditions"].as_array().map(Vec::len), Some(1));
     }
 }

@@ -15,13 +15,14 @@ use serde_json::{Value, json};
 use shared::status::Status;
 use tokio::time::Instant;
 
-use super::availability::{self, Condition, set};
+use super::availability::{self};
 use super::registrar::{Step, desired, steps};
 use super::service::ApiService;
 use super::{Aggregator, Backend, Directory, Discovered, GROUP, GroupVersion, PLURAL, Remote, discovery};
 use crate::api::{DeleteArgs, Source};
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 use crate::machinery::tree;
+use crate::registry::api_services::{Condition, set};
 use crate::registry::{Rows, meta};
 
 /// Changes that come together are looked at together.

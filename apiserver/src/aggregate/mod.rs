@@ -12,7 +12,6 @@ pub mod discovery;
 mod identity;
 mod meters;
 pub mod openapi;
-mod openapi_v3;
 mod pool;
 mod proxy;
 mod registrar;
@@ -31,7 +30,6 @@ use shared::run::{Shutdown, TaskGroup};
 
 use crate::api::{Api, Context, Reader};
 use crate::egress::Egress;
-pub use availability::prepare_create;
 pub use backend::Backend;
 pub use proxy::holding;
 pub use service::{ApiService, preference};
@@ -40,6 +38,9 @@ pub use service::{ApiService, preference};
 pub const GROUP: &str = "apiregistration.k8s.io";
 /// Their plural.
 pub const PLURAL: &str = "apiservices";
+
+/// Header of a request that was sent on to a peer: nobody does it again.
+pub const PROXIED: &str = "x-kubernetes-peer-proxied";
 
 /// A group and a version of it.
 pub type GroupVersion = (Box<str>, Box<str>);

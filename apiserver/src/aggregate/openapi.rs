@@ -1,38 +1,28 @@
 //! OpenAPI of aggregated servers: fetched on demand, and cached for a while. Answers for upstream's
 //! `kube-aggregator/pkg/controllers/openapi`.
 //!
-//! Of a version 2 document only the paths of the API service's group version and the definitions these need are taken;
-//! definitions this server has itself stay its own. Version 3 documents are passed on as they are, and made of version
-//! 2 for servers that have no other.
+//! Of a version 2 document only the part of the API service's group version is kept ([`Schemas`]). Version 3 documents
+//! are passed on as they are, and made of version 2 for servers that have no other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::backend::{Backend, FetchedDocument};
-use super::{Aggregator, GroupVersion, Remote, openapi_v3};
-use crate::crd::openapi_v2::Pieces;
-use crate::openapi::{Document, hex};
+use super::{Aggregator, GroupVersion, Remote};
+use crate::machinery::hex::hex;
+use crate::openapi::{Document, Schemas};
 
 /// A document is asked for again after this time.
 const AGAIN: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest document read.
 const LIMIT: usize = 32 << 20;
-
-/// A group version's part of a version 2 document.
-#[derive(Debug, Default, PartialEq)]
-pub struct Schemas {
-    /// Differs when the content does.
-    pub etag: Vec<u8>,
-    paths: Map<String, Value>,
-    definitions: Map<String, Value>,
-}
 
 #[derive(Default)]
 struct CachedDocument {
@@ -46,17 +36,6 @@ struct CachedDocument {
 /// Cached documents, by group version.
 #[derive(Default)]
 pub struct OpenApiCache(Mutex<BTreeMap<GroupVersion, CachedDocument>>);
-
-/// All of them in one.
-pub fn merged(all: &[Arc<Schemas>]) -> Pieces {
-    let own = proto::openapi::v2_definitions();
-    let (mut paths, mut definitions) = (Map::new(), Map::new());
-    for schemas in all {
-        paths.extend(schemas.paths.clone());
-        definitions.extend(schemas.definitions.clone().into_iter().filter(|(name, _)| !own.contains(name)));
-    }
-    Pieces::new(&paths, &definitions)
-}
 
 impl Aggregator {
     fn usable(&self) -> Vec<Arc<Remote>> {
@@ -92,7 +71,7 @@ impl Aggregator {
             return last;
         }
         let document: Value = serde_json::from_slice(&answer.body).ok()?;
-        let schemas = Arc::new(part(document, &remote.service.path()));
+        let schemas = Arc::new(Schemas::of_group_version(document, &remote.service.path()));
         let reason = if last.is_some() { "update" } else { "add" };
         self.meters.regenerated.with_label_values(&[remote.service.name.as_str(), reason]).inc();
         self.meters.regeneration.with_label_values(&[reason]).set(started.elapsed().as_secs_f64());
@@ -127,7 +106,7 @@ impl Aggregator {
         let path = remote.service.path();
         let address = if answer.code == 404 {
             // This server has no version 3.
-            let schemas = self.schemas_of(remote).await.filter(|schemas| !schemas.paths.is_empty())?;
+            let schemas = self.schemas_of(remote).await.filter(|schemas| !schemas.is_empty())?;
             format!("/openapi/v3{path}?hash={}", schemas.hash())
         } else {
             let index: Value = serde_json::from_slice(&answer.body).ok().filter(|_| answer.code == 200)?;
@@ -145,7 +124,7 @@ impl Aggregator {
         let path = format!("/openapi/v3{}{query}", remote.service.path());
         let answer = self.fetch(backend, &path, &[("accept", "application/json")]).await?;
         if answer.code == 404 {
-            return Some(self.schemas_of(remote).await.filter(|schemas| !schemas.paths.is_empty())?.document());
+            return Some(self.schemas_of(remote).await.filter(|schemas| !schemas.is_empty())?.document());
         }
         let etag = match answer.etag.as_str() {
             "" => {
@@ -167,94 +146,5 @@ impl Aggregator {
             }
             Err(_) => None,
         }
-    }
-}
-
-impl Schemas {
-    fn hash(&self) -> String {
-        hex(&self.etag)
-    }
-
-    /// Builds the version 3 document.
-    fn document(&self) -> Document {
-        let body = openapi_v3::document(&self.paths, &self.definitions);
-        let body = serde_json::to_vec(&body).unwrap_or_default();
-        Document { content_type: "application/json", etag: format!("\"{}\"", self.hash()), body }
-    }
-}
-
-/// Extracts the part of a document that belongs to a group version.
-fn part(mut document: Value, prefix: &str) -> Schemas {
-    let take = |document: &mut Value, field: &str| match document.get_mut(field).map(Value::take) {
-        Some(Value::Object(map)) => map,
-        _ => Map::new(),
-    };
-    let (shared, mut all) = (take(&mut document, "parameters"), take(&mut document, "definitions"));
-    let mut paths = take(&mut document, "paths");
-    paths.retain(|path, _| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
-    let mut wanted = BTreeSet::new();
-    for item in paths.values_mut() {
-        put_in(item, &shared);
-        mentioned(item, &mut wanted);
-    }
-    let mut definitions = Map::new();
-    while let Some(name) = wanted.pop_first() {
-        if definitions.contains_key(&name) {
-            continue;
-        }
-        if let Some(definition) = all.remove(&name) {
-            mentioned(&definition, &mut wanted);
-            definitions.insert(name, definition);
-        }
-    }
-    let text = serde_json::to_vec(&(&paths, &definitions)).unwrap_or_default();
-    Schemas { etag: Sha256::digest(text).to_vec(), paths, definitions }
-}
-
-/// Shared parameters, where they are referred to.
-fn put_in(value: &mut Value, shared: &Map<String, Value>) {
-    let named = value.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix("#/parameters/"));
-    if let Some(parameter) = named.and_then(|name| shared.get(name)) {
-        *value = parameter.clone();
-        return;
-    }
-    match value {
-        Value::Object(map) => map.values_mut().for_each(|v| put_in(v, shared)),
-        Value::Array(list) => list.iter_mut().for_each(|v| put_in(v, shared)),
-        _ => {}
-    }
-}
-
-fn mentioned(value: &Value, names: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(map) => {
-            let reference = map.get("$ref").and_then(Value::as_str);
-            names.extend(reference.and_then(|r| r.strip_prefix("#/definitions/")).map(str::to_owned));
-            map.values().for_each(|v| mentioned(v, names));
-        }
-        Value::Array(list) => list.iter().for_each(|v| mentioned(v, names)),
-        _ => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn only_definitions_of_the_group_are_kept() {
-        let reference = |kind: &str| json!({"schema": {"$ref": format!("#/definitions/{kind}")}});
-        let document = json!({
-            "paths": {"/apis/a.io/v1/xs": {"get": {"responses": {"200": reference("X")}, "parameters": [{"$ref": "#/parameters/p"}]}},
-                "/apis/a.io/v1beta1/xs": {}, "/apis/a.io/v1": {}},
-            "parameters": {"p": {"name": "pretty", "in": "query"}},
-            "definitions": {"X": {"properties": {"metadata": {"$ref": "#/definitions/Meta"}, "y": {"$ref": "#/definitions/Y"}}},
-                "Y": {"properties": {"again": {"$ref": "#/definitions/X"}}}, "Meta": {}, "Z": {}}});
-        let found = part(document, "/apis/a.io/v1");
-        assert_eq!(found.paths.keys().collect::<Vec<_>>(), ["/apis/a.io/v1", "/apis/a.io/v1/xs"]);
-        assert_eq!(found.definitions.keys().collect::<Vec<_>>(), ["Meta", "X", "Y"]);
-        let parameter = &found.paths["/apis/a.io/v1/xs"]["get"]["parameters"][0];
-        assert_eq!(parameter, &json!({"name": "pretty", "in": "query"}));
     }
 }

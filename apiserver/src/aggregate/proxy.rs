@@ -14,12 +14,12 @@ use shared::traces;
 use shared::upgrade::{self, RequestHead};
 use shared::url::{Url, escaped_path, sorted_query};
 
+use super::PROXIED;
 use super::backend::{Backend, ProxiedResponse};
 use super::{Aggregator, Remote};
 use crate::connect::{
     BandwidthLimit, HOP_BY_HOP, Links, ask_packed, body, carried, forward, forwarded, forwarded_for, led_back,
 };
-use crate::peers::PROXIED;
 
 /// A refusal: HTTP code and plain text.
 pub type ProxyError = (u16, String);

@@ -4,12 +4,11 @@ use proto::Value;
 
 use super::{GROUP, GroupVersion};
 use crate::machinery::tree;
+use crate::registry::api_services::AVAILABLE;
 use crate::registry::builtin_group;
 
 /// Says who looks after an API service.
 pub(super) const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
-/// The condition that counts.
-pub(super) const AVAILABLE: &str = "Available";
 
 /// Service of an aggregated server.
 #[derive(Debug, Clone, PartialEq, Eq)]

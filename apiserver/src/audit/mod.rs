@@ -7,6 +7,7 @@ mod client;
 pub mod event;
 mod log;
 pub mod policy;
+mod recorder;
 mod sink;
 
 use std::collections::BTreeMap;
@@ -30,10 +31,10 @@ use shared::status::Status;
 use crate::admission::PATCHES;
 use crate::egress::Egress;
 use crate::registry::meta::micro_time;
-use crate::verbs::RequestRecorder;
 pub(crate) use client::{source_ips, user_agent};
 use event::{AuthenticationMetadata, Event, ObjectRef};
 use policy::{Level, Omit, Policy, Stage};
+pub use recorder::RequestRecorder;
 use sink::Sink;
 
 /// Audit: the policy and its back ends.

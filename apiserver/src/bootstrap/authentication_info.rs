@@ -12,8 +12,9 @@ use shared::flags::FlagSet;
 use shared::status::Status;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::{backoff, server_user};
+use super::backoff;
 use crate::api::{Api, DeleteArgs};
+use crate::machinery::identity::server_user;
 use crate::machinery::tree;
 
 const NAMESPACE: &str = "kube-system";

@@ -10,7 +10,7 @@ use crate::api::{Api, Context, DeleteArgs};
 use crate::machinery::{identity, tree};
 use crate::registry::meta::micro_time;
 
-use super::server_user;
+use crate::machinery::identity::server_user;
 
 const GROUP: &str = "coordination.k8s.io";
 const NAMESPACE: &str = "kube-system";

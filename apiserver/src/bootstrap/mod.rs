@@ -17,13 +17,14 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use shared::authn::{SYSTEM_MASTERS, UserInfo};
+use shared::authn::UserInfo;
 use shared::flags::FeatureGates;
 use shared::status::Status;
 
 use crate::api::{Api, Context};
 use crate::authz::rbac::Rule;
 use crate::backoff::Backoff;
+use crate::machinery::identity::server_user;
 use crate::machinery::tree;
 use plan::Step;
 pub use plan::flow_control;
@@ -73,14 +74,6 @@ impl Progress {
             self.done[i].store(true, Ordering::Release);
         }
     }
-}
-
-/// The server's own user name.
-pub const SERVER: &str = "system:apiserver";
-
-/// User that the server writes as.
-pub fn server_user() -> UserInfo {
-    UserInfo { name: SERVER.to_owned(), groups: vec![SYSTEM_MASTERS.to_owned()], ..UserInfo::default() }
 }
 
 /// The rules every node has, for the node authoriser.

@@ -17,8 +17,8 @@ use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::flags::FlagSet;
 use shared::status::Status;
 
-use super::{SERVER, server_user};
 use crate::api::{Api, Context, RequestInfo};
+use crate::machinery::identity::{SERVER, server_user};
 use crate::machinery::{identity, tree};
 use crate::registry::{Rows, meta, version_rank};
 

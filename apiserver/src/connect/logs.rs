@@ -13,8 +13,8 @@ use shared::status::{Status, field, go_quote};
 use super::pods::{container, encode, joined, redirect};
 use super::transport::collect;
 use super::{Call, Connect, messages, meters};
+use crate::machinery::query::Query;
 use crate::machinery::tree::text;
-use crate::verbs::query::Query;
 
 /// Of a kubelet's refusal, so much is passed on.
 const REFUSAL: usize = 50_000;

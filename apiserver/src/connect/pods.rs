@@ -15,8 +15,8 @@ use super::translate::{self, Streams};
 use super::transport::{HOP_BY_HOP, Origin, sent_on};
 use super::{Call, Connect, handed_over, handshake, meters, tunnel};
 use crate::egress::BoxStream;
+use crate::machinery::query::Query;
 use crate::machinery::tree::text;
-use crate::verbs::query::Query;
 
 /// Streaming subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

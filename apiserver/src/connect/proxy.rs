@@ -274,8 +274,8 @@ fn links(call: &Call<'_>, theirs: String, path: &[u8]) -> Links {
 mod tests {
     use super::*;
     use crate::egress::Egress;
+    use crate::machinery::query::Query;
     use crate::serve::info::request_info;
-    use crate::verbs::query::Query;
     use serde_json::json;
 
     #[tokio::test]

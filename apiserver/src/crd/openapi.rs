@@ -13,7 +13,7 @@ use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
 
 use super::definition::{CrdVersion, version_of};
-use crate::openapi::hex;
+use crate::machinery::hex::hex;
 use crate::registry::Rows;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";

@@ -6,7 +6,7 @@ use shared::status::Status;
 
 use super::GROUP;
 use crate::api::Api;
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 
 /// Leases by way of the object pipeline.
 pub(super) struct InProcess {

@@ -20,7 +20,7 @@ use shared::run::Shutdown;
 use shared::status::Status;
 
 use crate::api::{Api, Context, DeleteArgs, Reader};
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 use crate::machinery::tree;
 use lock::InProcess;
 use plan::{Candidate, Step};

@@ -14,7 +14,7 @@ use super::config::{Config, LevelSpec};
 use super::meters;
 use super::timing::{Rows, TimingFamily};
 use crate::api::{Api, Reader};
-use crate::bootstrap;
+use crate::machinery::identity;
 use crate::machinery::tree;
 use crate::registry::meta;
 
@@ -168,7 +168,7 @@ impl StatusWriteLimiter {
     async fn write(&mut self, api: &Api, levels: &[Arc<Value>], schemas: &[Arc<Value>]) {
         let names: Vec<String> = levels.iter().filter_map(|l| LevelSpec::read(l)).map(|l| l.name).collect();
         let now = meta::now();
-        let user = bootstrap::server_user();
+        let user = identity::server_user();
         for schema in schemas {
             let Some(marked) = dangling(schema, &names, &now) else { continue };
             if !self.may_write(tree::name(schema), Instant::now()) {

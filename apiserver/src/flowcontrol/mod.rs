@@ -28,7 +28,7 @@ use shared::authn::UserInfo;
 use tokio::sync::{Notify, oneshot};
 
 use crate::api::{Reader, RequestInfo};
-use crate::verbs::query::Query;
+use crate::machinery::query::Query;
 use config::{CATCH_ALL, Config};
 use level::{Level, QueuedGrant, Ticket};
 use meters::Metrics;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::api::{RequestInfo, Stored};
-use crate::verbs::query::Query;
+use crate::machinery::query::Query;
 
 /// Bytes a list may hold in memory for one seat.
 const BYTES_PER_SEAT: u64 = 100_000;

@@ -1,7 +1,10 @@
-//! The machinery below all rooms: fields of object trees and the name this server goes by.
+//! The machinery below all rooms: fields of object trees, query parameters and the write options made
+//! of them, and who this server is.
 //!
 //! Answers for the parts of upstream's `apimachinery` and `apiserver/pkg/util` that know no kind. Nothing here imports
 //! another room, does I/O or keeps state.
 
+pub mod hex;
 pub mod identity;
+pub mod query;
 pub mod tree;

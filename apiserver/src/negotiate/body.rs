@@ -11,7 +11,7 @@ use proto::{Value, cbor, protobuf, yaml};
 use shared::status::{Status, field, go_quote};
 
 use super::accept::{Format, Media};
-use crate::verbs::query::FieldValidation;
+use crate::machinery::query::FieldValidation;
 
 /// A body, and what its sender says it is.
 #[derive(Clone, Copy)]

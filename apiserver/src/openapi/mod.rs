@@ -5,8 +5,10 @@
 //! servers' groups put in, the whole changes often. Of version 3 the hashes are kept, which are part of the documents'
 //! addresses.
 
+mod schemas;
+mod v3_of_v2;
+
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
 use proto::openapi;
@@ -15,12 +17,14 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use shared::status::Status;
 
-use crate::aggregate::openapi::{Schemas, merged};
 use crate::crd;
 use crate::crd::openapi_v2::Pieces;
 use crate::crd::version_of;
+use crate::machinery::hex::hex;
 use crate::negotiate;
 use crate::registry::Rows;
+pub use schemas::Schemas;
+use schemas::merged;
 
 /// A document to send.
 pub struct Document {
@@ -67,14 +71,6 @@ fn media(accept: Option<&str>) -> Vec<String> {
 
 fn takes_json(types: &[String]) -> bool {
     types.is_empty() || types.iter().any(|t| matches!(t.as_str(), "*/*" | "application/*" | "application/json"))
-}
-
-/// Bytes as tags and addresses of documents show them.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02X}");
-        hex
-    })
 }
 
 fn tag(body: &[u8]) -> String {

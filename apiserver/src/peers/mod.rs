@@ -22,7 +22,7 @@ use shared::flags::FlagSet;
 use shared::metrics;
 use shared::status::Status;
 
-use crate::aggregate::{Aggregator, Backend, Directory};
+use crate::aggregate::{Aggregator, Backend, Directory, PROXIED};
 use crate::api::{Context, Reader, RequestInfo};
 use crate::backoff::Backoff;
 use crate::machinery::{identity, tree};
@@ -30,8 +30,6 @@ use crate::registry::Rows;
 use crate::storage::Store;
 
 const GATE: &str = "UnknownVersionInteroperabilityProxy";
-/// Says that a request was sent on: nobody does it again.
-pub const PROXIED: &str = "x-kubernetes-peer-proxied";
 const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
 const NAMESPACE: &str = "kube-system";
 const LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");

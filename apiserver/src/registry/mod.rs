@@ -4,6 +4,7 @@
 //! Data and small pure functions; the pipelines in `verbs` run them. Nothing here talks HTTP. The allocators under
 //! `core` are the only parts that touch storage.
 
+pub(crate) mod api_services;
 mod apiextensions;
 mod apps;
 pub mod batch;

@@ -9,7 +9,9 @@ use serde_json::Map;
 use shared::authn::UserInfo;
 
 use super::conversion::autoscaler;
-use super::{FieldGates, apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim};
+use super::{
+    FieldGates, api_services, apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim,
+};
 
 /// Rule for `metadata.generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,7 +294,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     (
         "apiregistration.k8s.io",
         "apiservices",
-        Strategy { status_restores: METADATA, prepare_create: Some(crate::aggregate::prepare_create), ..CONDITIONAL },
+        Strategy { status_restores: METADATA, prepare_create: Some(api_services::prepare_create), ..CONDITIONAL },
     ),
     ("internal.apiserver.k8s.io", "storageversions", Strategy { status_restores: METADATA, ..CONDITIONAL }),
     ("storagemigration.k8s.io", "storageversionmigrations", Strategy { status_restores: METADATA, ..CONDITIONAL }),

@@ -1,7 +1,9 @@
 //! The life of the process, as a sequence of steps: settings, connections, the object pipeline, work in the background,
 //! serving, the way down. What each step is made of stands beside it.
 
+mod access;
 mod etcd;
+mod files;
 mod pipeline;
 mod settings;
 mod work;
@@ -17,7 +19,6 @@ use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 
 use self::settings::Settings;
-use crate::access::Access;
 use crate::audit::Audit;
 use crate::bootstrap::{self, Progress};
 use crate::connect::Connect;
@@ -97,7 +98,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let engine = pipeline::engine(&process, settings.objects, store, caches);
     let cx = pipeline::context(&process, &engine, &addresses, &settings.egress);
-    let access = Access::new(&cx).await?;
+    let access = access::access(&cx).await?;
     pipeline::complete(&engine, &access, &cx)?;
 
     work::follow_flow_control(&process, &access, &cx.api);

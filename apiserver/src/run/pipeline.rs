@@ -80,7 +80,7 @@ pub(super) fn complete(engine: &Engine, access: &Arc<Access>, cx: &Context) -> a
         cx.egress.clone(),
     );
     // Each is set once, here.
-    let _ = engine.admission.set(access.admission(cx)?);
+    let _ = engine.admission.set(super::access::admission(access, cx)?);
     let _ = engine.tokens.set(access.token_issuer());
     let _ = engine.virtuals.set(access.virtuals());
     let _ = engine.permits.set(Arc::new(AdmissionAuthorizer(access.clone())));

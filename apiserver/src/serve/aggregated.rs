@@ -16,8 +16,8 @@ use sha2::{Digest as _, Sha512};
 use super::answer::{self, Shape};
 use super::server::Server;
 use crate::aggregate::Directory;
+use crate::machinery::hex::hex;
 use crate::negotiate::{self, Format};
-use crate::openapi::hex;
 use crate::verbs::Reply;
 
 /// The text of groups that this server answers alone, by name.

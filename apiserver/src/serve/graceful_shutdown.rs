@@ -167,8 +167,8 @@ async fn wait(count: &AtomicUsize, patience: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machinery::query::Query;
     use crate::serve::info::request_info;
-    use crate::verbs::query::Query;
     use actix_web::http::ConnectionType;
 
     #[test]

@@ -23,10 +23,10 @@ use super::{passing, paths, sessions};
 use crate::access::{AccessError, Authorized, FilterFindings, Head, attributes, audit_id, is_long_running};
 use crate::aggregate::{Remote, holding};
 use crate::api::RequestInfo;
-use crate::audit::{Origin, Trail};
+use crate::audit::{Origin, RequestRecorder, Trail};
 use crate::connect::{self, Connect};
+use crate::machinery::query::{Query, is_escaped, unescaped};
 use crate::negotiate;
-use crate::verbs::query::{Query, is_escaped, unescaped};
 use crate::verbs::{self, Body, Request};
 
 /// Path at which the log's verbosity is changed.
@@ -420,7 +420,7 @@ impl AuthorizedRequest<'_> {
     /// Logs, exec, port-forward, proxies: bytes from elsewhere.
     async fn connection(&mut self, payload: web::Payload, user: &UserInfo) -> HttpResponse {
         let (server, RequestContext { req, info, query, .. }) = (self.server, *self.cx);
-        let recorder = verbs::RequestRecorder::default();
+        let recorder = RequestRecorder::default();
         let allowed = async {
             let route = verbs::route(&server.engine.rows, info, req.method().as_str())?;
             if server.response_policy.checks_session_create
@@ -452,7 +452,7 @@ impl AuthorizedRequest<'_> {
     }
 
     /// Builds the request as the verbs take it.
-    fn request(&self, user: UserInfo, messages: bool, recorder: &verbs::RequestRecorder) -> Request {
+    fn request(&self, user: UserInfo, messages: bool, recorder: &RequestRecorder) -> Request {
         let RequestContext { req, info, query, .. } = *self.cx;
         Request {
             info: info.clone(),
@@ -474,7 +474,7 @@ impl AuthorizedRequest<'_> {
     async fn object(&mut self, payload: web::Payload, user: UserInfo) -> HttpResponse {
         let (server, RequestContext { req, info, query, .. }) = (self.server, *self.cx);
         let wanted = self.trail.as_ref().map(Trail::capture_level).unwrap_or_default();
-        let recorder = verbs::RequestRecorder::recording(wanted);
+        let recorder = RequestRecorder::recording(wanted);
         if let Some(trail) = self.trail {
             trail.follows(&recorder);
         }

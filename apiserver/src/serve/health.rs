@@ -11,9 +11,9 @@ use shared::serve::{Answer, Probe, Report, Tally, slis};
 
 use crate::bootstrap::{Progress, StorageVersions, storage_versions};
 use crate::election;
+use crate::machinery::query::Query;
 use crate::storage::Store;
 use crate::storage::transform::Loaded;
-use crate::verbs::query::Query;
 
 /// Post-start steps that precede readiness.
 #[derive(Debug, Default)]

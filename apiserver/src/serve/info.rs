@@ -2,7 +2,7 @@
 //! upstream's `RequestInfoFactory.NewRequestInfo`.
 
 use crate::api::RequestInfo;
-use crate::verbs::query::Query;
+use crate::machinery::query::Query;
 
 /// Reads a request line.
 pub fn request_info(method: &str, path: &str, query: &Query) -> RequestInfo {
@@ -73,11 +73,6 @@ fn single_name(selector: &str) -> Option<String> {
     let name = crate::authz::field_value(selector, "metadata.name")?;
     let fits = !matches!(name.as_str(), "" | "." | "..") && !name.contains(['/', '%']);
     fits.then_some(name)
-}
-
-/// True when the URL itself names an object (and not only a field selector).
-pub fn names_object(info: &RequestInfo) -> bool {
-    info.parts.len() > 1
 }
 
 #[cfg(test)]

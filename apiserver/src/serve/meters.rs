@@ -10,7 +10,7 @@ use shared::metrics;
 
 use super::graceful_shutdown::{GracefulShutdown, InFlight};
 use crate::api::RequestInfo;
-use crate::verbs::query::Query;
+use crate::machinery::query::Query;
 
 /// Request metrics, registered.
 pub(super) struct Metrics {

@@ -13,10 +13,10 @@ use super::logs;
 use super::server::Server;
 use crate::aggregate::{self, Directory};
 use crate::api::RequestInfo;
+use crate::machinery::query::Query;
 use crate::negotiate::{self, Media, NotAcceptable};
 use crate::openapi;
 use crate::verbs::Reply;
-use crate::verbs::query::Query;
 
 /// Media types of discovery documents, which are not served in CBOR.
 const MEDIA: Media = Media { cbor: false, stores_json: false };

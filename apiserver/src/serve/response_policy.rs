@@ -11,7 +11,7 @@ use shared::flags::FlagSet;
 use shared::status::Status;
 use shared::version::Emulation;
 
-use crate::verbs::query::Query;
+use crate::machinery::query::Query;
 
 /// From the flags.
 #[derive(Default)]

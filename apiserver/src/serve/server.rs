@@ -20,10 +20,10 @@ use crate::api::RequestInfo;
 use crate::audit::Audit;
 use crate::connect::Connect;
 use crate::flowcontrol::FlowControl;
+use crate::machinery::query::Query;
 use crate::openapi::Documents;
 use crate::peers::Peers;
 use crate::verbs::engine::Engine;
-use crate::verbs::query::Query;
 
 /// State that requests are served from.
 pub struct Server {

@@ -13,11 +13,10 @@ use shared::authn::UserInfo;
 use shared::traces::{self, About, HTTP, Kind, OWN, Span, Tracer};
 
 use super::meters;
+use crate::access::FILTERS;
 use crate::api::RequestInfo;
 use crate::audit;
 
-/// Instrumentation scope of the spans of filters.
-pub(crate) const FILTERS: &str = "k8s.op/apiserver/pkg/endpoints/filterlatency";
 /// Groups whose traces are continued; traces of other clients are only linked.
 const TRUSTED: [&str; 2] = ["system:masters", "system:monitoring"];
 
@@ -273,8 +272,8 @@ impl MessageBody for BodyWithSpan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machinery::query::Query;
     use crate::serve::info::request_info;
-    use crate::verbs::query::Query;
 
     #[test]
     fn span_names_have_no_object_names() {

@@ -272,7 +272,7 @@ impl Validator {
             if let Some(labels) = tree::map_mut(&mut fresh, &["metadata", "labels"]) {
                 labels.insert(LAST_USED.to_owned(), today.into());
             }
-            self.api.update(&crate::bootstrap::server_user(), "", "secrets", "", fresh).await
+            self.api.update(&crate::machinery::identity::server_user(), "", "secrets", "", fresh).await
         };
         if let Err(error) = noted.await {
             tracing::warn!(namespace, name, %error, "Failed to label the secret of a legacy token as used");

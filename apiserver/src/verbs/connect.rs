@@ -8,10 +8,11 @@ use shared::authn::UserInfo;
 use shared::status::Status;
 
 use super::engine::{Engine, Target};
-use super::query::{Query, WriteOptions};
-use super::{RequestRecorder, Route, namespace_of};
+use super::{Route, namespace_of};
 use crate::admission::Operation;
 use crate::api::RequestInfo;
+use crate::audit::RequestRecorder;
+use crate::machinery::query::{Query, WriteOptions};
 
 /// Asks both rounds of admission, before anything is connected.
 ///

@@ -13,10 +13,10 @@ use shared::traces;
 use super::corrupt_objects;
 use super::engine::{DeleteOptions, Deleted, Engine, Target};
 use super::list;
-use super::query::{Query, WriteOptions, check_dry_run};
 use super::table::Include;
 use super::{Reply, Request, accepted, namespace_of, reply_object};
 use crate::cache::Entry;
+use crate::machinery::query::{Query, WriteOptions, check_dry_run};
 use crate::negotiate::{self, Format, RequestBody};
 use crate::registry::meta::{self, Propagation};
 

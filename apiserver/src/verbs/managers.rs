@@ -10,8 +10,8 @@ use proto::resources::Resource;
 use proto::schema::{self, Message};
 use shared::status::Status;
 
-use super::query::WriteOptions;
 use super::version_converter::{Conversions, VersionConverter};
+use crate::machinery::query::WriteOptions;
 use crate::registry::ownership::ownable;
 use crate::registry::{Rows, meta};
 use crate::storage::codec;

@@ -17,7 +17,6 @@ mod original;
 mod outcome;
 pub mod patch;
 pub mod preconditions;
-pub mod query;
 mod route;
 pub mod scale;
 mod scale_managers;
@@ -33,27 +32,25 @@ mod watch_meters;
 mod watch_start;
 pub mod write;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::LocalBoxStream;
 use proto::resources::{Resource, Row};
-use proto::schema::Message;
 use serde_json::{Value, json};
 use shared::authn::UserInfo;
 use shared::status::Status;
 
 use crate::api::RequestInfo;
-use crate::audit::{CaptureLevel, Content};
+use crate::audit::RequestRecorder;
 use crate::crd;
+use crate::machinery::query::{Query, WriteOptions};
 use crate::negotiate::{self, Accepted, Format, Media, NotAcceptable, RequestBody};
 use crate::registry::deprecation_warning;
 use engine::{Engine, Target};
 pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};
-use query::{Query, WriteOptions};
 pub use route::{Route, is_unserved, route};
 
 /// A request that may proceed.
@@ -88,89 +85,6 @@ impl Request {
     /// Its body.
     pub fn sent_body(&self) -> RequestBody<'_> {
         RequestBody { media: self.media, content_type: &self.content_type, body: &self.body }
-    }
-}
-
-/// Side results of a request: warnings earned before it failed, annotations for the audit log.
-#[derive(Clone, Debug, Default)]
-pub struct RequestRecorder(Arc<Mutex<Recorded>>);
-
-#[derive(Debug, Default)]
-struct Recorded {
-    warnings: Vec<String>,
-    annotations: BTreeMap<String, String>,
-    wanted: CaptureLevel,
-    sent: Option<Content>,
-}
-
-impl RequestRecorder {
-    fn recorded(&self) -> MutexGuard<'_, Recorded> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps the warnings of a write that failed.
-    fn keep_warnings<T>(&self, outcome: Result<T, Status>, warnings: &[String]) -> Result<T, Status> {
-        if outcome.is_err() {
-            self.add_warnings(warnings.iter().cloned());
-        }
-        outcome
-    }
-
-    /// Adds warnings for the client.
-    pub fn add_warnings(&self, warnings: impl IntoIterator<Item = String>) {
-        self.recorded().warnings.extend(warnings);
-    }
-
-    /// Adds annotations for the audit log; those that are there stay.
-    pub fn annotate(&self, annotations: BTreeMap<String, String>) {
-        let mut notes = self.recorded();
-        for (key, value) in annotations {
-            notes.annotations.entry(key).or_insert(value);
-        }
-    }
-
-    /// Notes of a request of which the audit log wants to know what it sent.
-    pub fn recording(wanted: CaptureLevel) -> Self {
-        let recorder = Self::default();
-        recorder.recorded().wanted = wanted;
-        recorder
-    }
-
-    /// Keeps the object that was sent, as far as it is wanted: whole in the form that clients see.
-    pub fn record_object(&self, schema: Option<&Message>, object: &Value) {
-        let mut notes = self.recorded();
-        notes.sent = match notes.wanted {
-            CaptureLevel::Nothing => None,
-            CaptureLevel::Reference => Some(Content::Object(json!({"metadata": object["metadata"].clone()}))),
-            CaptureLevel::All => {
-                let text = schema.map(|schema| negotiate::envelope(Format::Json, false, Some(schema), object));
-                let shown = text.and_then(|text| serde_json::from_slice(&text).ok());
-                Some(Content::Object(shown.unwrap_or_else(|| object.clone())))
-            }
-        };
-    }
-
-    /// Keeps what was sent and is no object.
-    pub fn record_other(&self, tree: impl FnOnce() -> Option<Value>) {
-        let mut notes = self.recorded();
-        if notes.wanted == CaptureLevel::All {
-            notes.sent = tree().map(Content::Other);
-        }
-    }
-
-    /// Takes the content of the request for the audit log.
-    pub fn take_content(&self) -> Option<Content> {
-        self.recorded().sent.take()
-    }
-
-    /// All warnings.
-    pub fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut self.recorded().warnings)
-    }
-
-    /// All annotations.
-    pub fn annotations(&self) -> BTreeMap<String, String> {
-        std::mem::take(&mut self.recorded().annotations)
     }
 }
 
@@ -403,7 +317,7 @@ pub fn target<'a>(
     if let Some(v) = r.query.get("fieldValidation").filter(|v| !v.is_empty()) {
         object["fieldValidation"] = Value::from(v);
     }
-    let name = if crate::serve::info::names_object(&r.info) { &r.info.name } else { "" };
+    let name = if r.info.names_object() { &r.info.name } else { "" };
     let target = Target::new(row, (namespace_of(&r.info, row), name), &r.user, options);
     let conversions = crd::converts(row).then(Arc::default);
     Target { subresource, options_object: object, recorder: r.recorder.clone(), conversions, ..target }
@@ -413,18 +327,4 @@ pub fn target<'a>(
 pub fn reply_object(engine: &Engine, r: &Request, row: &Row, code: u16, object: &Value) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     table::object_reply(engine, r, row, &accepted, code, object)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn warnings_outlive_a_failure() {
-        let recorder = RequestRecorder::default();
-        assert!(recorder.keep_warnings(Ok(()), &["not this".to_owned()]).is_ok());
-        assert!(recorder.keep_warnings::<()>(Err(Status::internal("x")), &["this".to_owned()]).is_err());
-        assert_eq!(recorder.take_warnings(), ["this"]);
-        assert!(recorder.take_warnings().is_empty());
-    }
 }

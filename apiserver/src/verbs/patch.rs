@@ -14,10 +14,10 @@ use shared::traces;
 
 use super::engine::Engine;
 use super::managers::Kind;
-use super::query::{FieldValidation, OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, target, write};
 use crate::audit;
 use crate::crd;
+use crate::machinery::query::{FieldValidation, OptionsKind, WriteOptions};
 use crate::negotiate::{
     Expected, Format, Media, RequestBody, decode_patched, decode_tree, json_text, other_kind, unpatched,
 };

@@ -130,8 +130,8 @@ fn serves(row: &Resource, verb: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machinery::query::Query;
     use crate::serve::info::request_info;
-    use crate::verbs::query::Query;
 
     #[test]
     fn lines() {

@@ -11,10 +11,10 @@ use shared::status::{Status, field};
 
 use super::engine::Engine;
 use super::patch::{Document, Patch, check_applied};
-use super::query::{OptionsKind, WriteOptions};
 use super::scale_managers::{of_object, of_scale};
 use super::{Reply, Request, get, managers, namespace_of, patch, table, target, write};
 use crate::crd;
+use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::machinery::tree;
 use crate::negotiate::{self, Shape};
 use crate::printers;

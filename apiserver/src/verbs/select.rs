@@ -6,9 +6,9 @@ use proto::resources::{Resource, Row};
 use proto::selector::{FieldSelector, Operator, Selector};
 use shared::status::Status;
 
-use super::query::Query;
 use crate::cache::{Entry, Filter, IndexKey, Term, Trigger};
 use crate::crd;
+use crate::machinery::query::Query;
 use crate::registry::fields::{self, FieldSource};
 
 /// The selectors of a request.

@@ -8,9 +8,9 @@ use serde_json::json;
 use shared::status::{Status, field};
 
 use super::engine::Engine;
-use super::query::{OptionsKind, WriteOptions};
 use super::{Reply, Request, Route, get, namespace_of, patch, reply_object, scale, target, write};
 use crate::admission::Operation;
+use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::negotiate;
 use crate::registry::core::{binding, eviction};
 use crate::registry::meta;

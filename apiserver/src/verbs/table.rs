@@ -7,9 +7,9 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::engine::Engine;
-use super::query::Query;
 use super::{Reply, Request};
 use crate::cache::{Entry, Raw};
+use crate::machinery::query::Query;
 use crate::negotiate::{self, Accepted, Format, Shape};
 use crate::printers::Column;
 use crate::storage::codec;

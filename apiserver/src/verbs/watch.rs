@@ -29,7 +29,6 @@ use super::watch_start::{StartError, StartedWatch, WatchRequest};
 use super::{Body, Reply, Request, accepted, get, namespace_of};
 use crate::cache::{Change, Entry, EventType, Filter, Message, Watch};
 use crate::negotiate::{Accepted, Shape};
-use crate::serve::info::names_object;
 
 /// Bytes after which a batch of frames is sent, where frames may be sent together.
 const BATCH: usize = 64 << 10;
@@ -316,7 +315,7 @@ impl WatchOptions {
         let accepted = accepted(r, true)?;
         let include =
             if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
-        if names_object(&r.info) && !r.info.name.is_empty() {
+        if r.info.names_object() && !r.info.name.is_empty() {
             selection = selection.named(&r.info.name)?;
         }
         let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;

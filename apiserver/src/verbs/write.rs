@@ -10,9 +10,9 @@ use shared::traces;
 
 use super::engine::Engine;
 use super::managers::Kind;
-use super::query::{OptionsKind, WriteOptions};
 use super::{Reply, Request, managers, namespace_of, target};
 use crate::crd;
+use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::negotiate::{self, Decoded, Expected};
 use crate::registry::{conversion, meta, owners, strategy};
 use crate::storage::{codec, other_than_asked};

@@ -5,12 +5,12 @@ use std::fmt::Display;
 use apiserver::connect::frames::Decoder;
 use apiserver::connect::spdy::{Codec, put_data};
 use apiserver::crd::{self, JsonPath};
+use apiserver::machinery::query::Query;
 use apiserver::negotiate::{self, Media, RequestBody};
 use apiserver::registry::{self, Rows};
-use apiserver::serve::info::{names_object, request_info};
+use apiserver::serve::info::request_info;
 use apiserver::storage::codec;
 use apiserver::verbs::delete;
-use apiserver::verbs::query::Query;
 use apiserver::verbs::route;
 use bytes::BytesMut;
 use k8s_openapi::Resource;
@@ -255,10 +255,10 @@ pub(crate) fn routes(input: &[u8]) -> String {
     assert_eq!(route.subresource().map_or("", |sub| &sub.name), info.subresource);
     let is_itself = info.resource == "namespaces" && info.name == info.namespace && !info.below_namespace;
     assert!(row.namespaced || info.namespace.is_empty() || is_itself, "{info:?}");
-    assert!(!(row.namespaced && names_object(&info) && info.namespace.is_empty()), "{info:?}");
+    assert!(!(row.namespaced && info.names_object() && info.namespace.is_empty()), "{info:?}");
     assert!(!matches!(info.name.as_str(), "." | "..") || info.verb == "watch", "{info:?}");
     let of_collection = matches!(info.verb.as_str(), "list" | "deletecollection");
-    assert!(!(of_collection && names_object(&info)), "{info:?}");
+    assert!(!(of_collection && info.names_object()), "{info:?}");
     assert!(info.verb != "deletecollection" || info.name.is_empty(), "{info:?}");
     format!("{} {}", info.verb, row.plural)
 }

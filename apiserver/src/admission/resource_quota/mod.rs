@@ -17,7 +17,7 @@ use shared::status::Status;
 use super::resource_list::{self as list, List};
 use super::{Attributes, Error, Operation, Plugin};
 use crate::api::{Api, Reader};
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 use crate::machinery::tree;
 pub(super) use scopes::best_effort;
 

@@ -11,7 +11,7 @@ use shared::status::Status;
 use super::address_ranges::{DEFAULT, RESOURCE};
 use super::repair::{EventWriter, RepairEvent};
 use crate::api::Api;
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 use crate::machinery::tree;
 use crate::registry::meta;
 

@@ -12,14 +12,14 @@ use shared::status::{Cause, Details, Status, field};
 use super::conditions;
 use crate::admission::Operation;
 use crate::api::Pipeline as _;
-use crate::bootstrap;
+use crate::machinery::identity;
+use crate::machinery::query::{OptionsKind, Query, WriteOptions};
 use crate::negotiate::RequestBody;
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::delete::{self, options_object};
 use crate::verbs::engine::{DeleteOptions, Engine, Target};
 use crate::verbs::preconditions::check_preconditions;
-use crate::verbs::query::{OptionsKind, Query, WriteOptions};
 use crate::verbs::select::Selection;
 use crate::verbs::{InProcess, Reply, Request, corrupt_objects, list, subresources, target, write};
 
@@ -216,7 +216,7 @@ async fn ask(engine: &Arc<Engine>, row: &Row, budget: &Value, pod: &str, dry_run
         if dry_run {
             return Ok(());
         }
-        match InProcess(engine.clone()).update(&bootstrap::server_user(), row, "status", budget).await {
+        match InProcess(engine.clone()).update(&identity::server_user(), row, "status", budget).await {
             Err(e) if e.is_conflict() => {}
             outcome => return outcome.map(|_| ()),
         }

@@ -15,7 +15,7 @@ use shared::flags::FlagSet;
 use shared::status::Status;
 
 use crate::api::Api;
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::meta;
 use crate::verbs::engine::{Engine, storage_status};

@@ -19,10 +19,10 @@ use shared::status::{Status, field};
 use super::ip_allocator::{self, AllocatedAddresses, IpError};
 use super::node_ports::{self, PortRange, is_service};
 use super::{service_families, service_update};
-use crate::bootstrap;
+use crate::machinery::identity;
+use crate::machinery::query::WriteOptions;
 use crate::registry::meta;
 use crate::verbs::engine::{DeleteOptions, Engine, Target};
-use crate::verbs::query::WriteOptions;
 
 /// Ranges services are allocated from.
 #[derive(Debug)]
@@ -419,7 +419,7 @@ impl Services {
 /// Deletes the endpoints of a Service that is gone. Admission is not asked: it was about the Service.
 async fn drop_endpoints(engine: &Engine, service: &Value) {
     let Some(row) = &engine.rows.storage("", "endpoints") else { return };
-    let (user, options) = (bootstrap::server_user(), WriteOptions::default());
+    let (user, options) = (identity::server_user(), WriteOptions::default());
     let (namespace, name) = (meta::text(service, "namespace"), meta::text(service, "name"));
     let mut t = Target { admitted: true, ..Target::new(row, (namespace, name), &user, &options) };
     // A delete may end in this one.

@@ -6,7 +6,7 @@ use serde_json::json;
 use shared::status::Status;
 
 use crate::api::Api;
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 
 /// Their names.
 pub const NAMES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];

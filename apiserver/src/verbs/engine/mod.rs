@@ -22,15 +22,15 @@ use shared::status::Status;
 use shared::traces;
 use tokio::sync::Semaphore;
 
-use super::RequestRecorder;
 use super::closing::WatchTermination;
 use super::outcome::{Outcome, PendingWrite};
-use super::query::WriteOptions;
 use super::version_converter::Conversions;
 use crate::admission::{Caller, Chain, Operation};
 use crate::api::{Permits, TokenIssuer, VirtualResources};
+use crate::audit::RequestRecorder;
 use crate::bootstrap::StorageVersions;
 use crate::cache::CacheRegistry;
+use crate::machinery::query::WriteOptions;
 use crate::negotiate::Media;
 use crate::registry::core::binding::BindingEffects;
 use crate::registry::core::service::Services;

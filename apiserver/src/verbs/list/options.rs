@@ -5,8 +5,8 @@ use proto::resources::Resource;
 use shared::status::{Status, field};
 
 use super::token::read_token;
+use crate::machinery::query::Query;
 use crate::verbs::get;
-use crate::verbs::query::Query;
 use crate::verbs::select::Selection;
 
 /// Freshness that a list asks for.

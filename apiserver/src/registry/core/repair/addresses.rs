@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
 use crate::api::{Api, DeleteArgs, Reader};
-use crate::bootstrap::server_user;
 use crate::cache::Cacher;
+use crate::machinery::identity::server_user;
 use crate::machinery::tree;
 use crate::registry::core::address_ranges::{self, DEFAULT, RESOURCE, Range};
 use crate::registry::core::ip_allocator::{self, ALLOCATOR, FAMILY, MANAGED_BY, family};

@@ -16,7 +16,7 @@ use shared::status::Status;
 
 use crate::api::Api;
 use crate::backoff::Backoff;
-use crate::bootstrap::server_user;
+use crate::machinery::identity::server_user;
 use crate::machinery::tree;
 use crate::registry::meta;
 use crate::verbs::engine::Engine;

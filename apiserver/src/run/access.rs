@@ -1,4 +1,4 @@
-//! From the command line to the chain.
+//! The filters of requests and the admission chain, from the command line.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,9 +9,8 @@ use shared::client::Remote;
 use shared::host_port;
 use tokio_util::sync::CancellationToken;
 
-use super::constrained::Modes;
-use super::counters::Counters;
-use super::{Access, ConcurrencyLimiter, Limits, Reviews, files};
+use super::files;
+use crate::access::{Access, ConcurrencyLimiter, Limits, Parties, Reviews};
 use crate::admission;
 use crate::api::Context;
 use crate::authn::{
@@ -27,7 +26,7 @@ use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
 
 /// Errors of the setup of the filters.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// Service-account keys.
     #[error("{0}")]
     Tokens(#[from] tokens::Error),
@@ -340,71 +339,68 @@ fn gate(cx: &Context) -> Result<ConcurrencyLimiter, Error> {
     )))
 }
 
-impl Access {
-    /// Reads the flags and the files they name.
-    pub async fn new(cx: &Context) -> Result<Arc<Self>, Error> {
-        let flags = &cx.flags;
-        let configured = config::from_flags(flags)?;
-        let authorization = authorization(cx, &configured).await?;
-        let said = account_config(cx);
-        let accounts = match said.signing_endpoint.is_empty() {
-            true => ServiceAccounts::load(said)?,
-            false => ServiceAccounts::connect(said).await?,
-        };
-        let accounts = Arc::new(accounts);
-        follow_keys(cx, &accounts);
+/// Reads the flags and the files they name.
+pub(super) async fn access(cx: &Context) -> Result<Arc<Access>, Error> {
+    let flags = &cx.flags;
+    let configured = config::from_flags(flags)?;
+    let authorization = authorization(cx, &configured).await?;
+    let said = account_config(cx);
+    let accounts = match said.signing_endpoint.is_empty() {
+        true => ServiceAccounts::load(said)?,
+        false => ServiceAccounts::connect(said).await?,
+    };
+    let accounts = Arc::new(accounts);
+    follow_keys(cx, &accounts);
 
-        let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
-        let token_file = flags.string("token-auth-file");
-        if !token_file.is_empty() {
-            members.push(Arc::new(StaticTokens::read(&token_file)?));
-        }
-        members.push(Arc::new(Validator::new(accounts.clone(), cx.reader.clone(), cx.api.clone())));
-        if flags.boolean("enable-bootstrap-token-auth") {
-            members.push(Arc::new(BootstrapTokens { reader: cx.reader.clone() }));
-        }
-        let audiences = accounts.config().audiences.clone();
-        let said = jwt::config::from_flags(flags, &accounts.config().issuers).map_err(Error::Authentication)?;
-        let anonymous = said.anonymous.clone();
-        members.extend(issuers(cx, said, &accounts.config().issuers)?);
-        members.extend(token_webhook(cx, &audiences).await?);
-        let tokens = Tokens::new(members, audiences);
-
-        let mut anonymous = match anonymous {
-            Some(said) => said.enabled.then_some(said.paths),
-            None => flags.boolean("anonymous-auth").then(Vec::new),
-        };
-        if anonymous.is_some() && configured.iter().any(|c| c.mode == Mode::AlwaysAllow) {
-            tracing::warn!(
-                "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer"
-            );
-            anonymous = None;
-        }
-        let issuer = Issuer { accounts: accounts.clone(), reader: cx.reader.clone(), api: cx.api.clone() };
-        let reviews = Reviews { authorization: authorization.clone(), tokens: tokens.clone() };
-        Ok(Arc::new(Self {
-            authenticator: authenticator(cx, &tokens, anonymous)?,
-            authorization,
-            limiter: gate(cx)?,
-            accounts,
-            issuer: Arc::new(issuer),
-            reviews: Arc::new(reviews),
-            counters: Counters::new(),
-            rbac: configured.iter().any(|c| c.mode == Mode::Rbac),
-            modes: flags.enabled("ConstrainedImpersonation").then(Modes::default),
-        }))
+    let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
+    let token_file = flags.string("token-auth-file");
+    if !token_file.is_empty() {
+        members.push(Arc::new(StaticTokens::read(&token_file)?));
     }
-
-    /// The admission chain of the flags.
-    pub fn admission(&self, cx: &Context) -> Result<admission::Chain, admission::Error> {
-        admission::Chain::from_flags(&admission::Deps {
-            flags: &cx.flags,
-            reader: cx.reader.clone(),
-            api: cx.api.clone(),
-            authorization: self.authorization.clone(),
-            tasks: cx.tasks.clone(),
-            answered: cx.answered.clone(),
-            egress: cx.egress.clone(),
-        })
+    members.push(Arc::new(Validator::new(accounts.clone(), cx.reader.clone(), cx.api.clone())));
+    if flags.boolean("enable-bootstrap-token-auth") {
+        members.push(Arc::new(BootstrapTokens { reader: cx.reader.clone() }));
     }
+    let audiences = accounts.config().audiences.clone();
+    let said = jwt::config::from_flags(flags, &accounts.config().issuers).map_err(Error::Authentication)?;
+    let anonymous = said.anonymous.clone();
+    members.extend(issuers(cx, said, &accounts.config().issuers)?);
+    members.extend(token_webhook(cx, &audiences).await?);
+    let tokens = Tokens::new(members, audiences);
+
+    let mut anonymous = match anonymous {
+        Some(said) => said.enabled.then_some(said.paths),
+        None => flags.boolean("anonymous-auth").then(Vec::new),
+    };
+    if anonymous.is_some() && configured.iter().any(|c| c.mode == Mode::AlwaysAllow) {
+        tracing::warn!(
+            "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer"
+        );
+        anonymous = None;
+    }
+    let issuer = Issuer { accounts: accounts.clone(), reader: cx.reader.clone(), api: cx.api.clone() };
+    let reviews = Reviews { authorization: authorization.clone(), tokens: tokens.clone() };
+    Ok(Arc::new(Access::new(Parties {
+        authenticator: authenticator(cx, &tokens, anonymous)?,
+        authorization,
+        limiter: gate(cx)?,
+        accounts,
+        issuer: Arc::new(issuer),
+        reviews: Arc::new(reviews),
+        rbac: configured.iter().any(|c| c.mode == Mode::Rbac),
+        constrained: flags.enabled("ConstrainedImpersonation"),
+    })))
+}
+
+/// The admission chain of the flags.
+pub(super) fn admission(access: &Access, cx: &Context) -> Result<admission::Chain, admission::Error> {
+    admission::Chain::from_flags(&admission::Deps {
+        flags: &cx.flags,
+        reader: cx.reader.clone(),
+        api: cx.api.clone(),
+        authorization: access.authorization().clone(),
+        tasks: cx.tasks.clone(),
+        answered: cx.answered.clone(),
+        egress: cx.egress.clone(),
+    })
 }
