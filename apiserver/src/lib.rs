@@ -19,6 +19,7 @@ pub mod bootstrap;
 pub mod cache;
 pub mod connect;
 pub mod crd;
+pub mod definitions;
 pub mod egress;
 mod election;
 pub mod expressions;

@@ -1,9 +1,9 @@
 //! Between the versions of a custom resource: nothing but `apiVersion` changes, or a webhook does it. Answers for
 //! upstream's `apiextensions-apiserver/pkg/apiserver/conversion` (`webhookConverter`, `nopConverter`).
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use proto::Value;
 use proto::merge::go_type;
 use proto::resources::Resource;
@@ -13,11 +13,17 @@ use shared::status::field::aggregate;
 
 use super::definition::version_of;
 use super::{meters, objects};
-use crate::admission::Caller;
 use crate::machinery::tree;
 
 /// Time a webhook has to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Calls conversion webhooks; implemented by `admission`, whose webhooks are reached in the same way.
+#[async_trait]
+pub trait WebhookClient: Send + Sync {
+    /// Posts a review to whom a `clientConfig` names; the body of the answer.
+    async fn post_json(&self, client: &Value, timeout: Duration, body: &Value) -> Result<Vec<u8>, String>;
+}
 
 /// Conversion of objects between versions.
 #[derive(Debug)]
@@ -52,7 +58,7 @@ impl Conversion {
 
 /// Brings objects of a custom resource into a row's version, as they are stored and read: what its schema does not know
 /// goes. Those that are in it already are left alone.
-pub async fn to(caller: Option<&Arc<Caller>>, row: &Resource, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+pub async fn to(caller: Option<&dyn WebhookClient>, row: &Resource, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
     let Some(served) = version_of(row) else { return Ok(objects) };
     let other = foreign(&row.api_version(), &objects);
     let mut objects = between(caller, row, objects).await?;
@@ -69,7 +75,7 @@ fn foreign(wanted: &str, objects: &[Value]) -> Vec<usize> {
 
 /// Brings objects of a custom resource into a row's version, and does no more to them.
 pub async fn between(
-    caller: Option<&Arc<Caller>>,
+    caller: Option<&dyn WebhookClient>,
     row: &Resource,
     mut objects: Vec<Value>,
 ) -> Result<Vec<Value>, Status> {
@@ -112,7 +118,12 @@ const PARTIAL: &str = "conversion_webhook_partial_response_failure";
 const INVALID: &str = "conversion_webhook_invalid_converted_object_failure";
 
 impl Webhook {
-    async fn convert(&self, caller: &Caller, wanted: &str, objects: &[Value]) -> Result<Vec<Value>, WebhookFailure> {
+    async fn convert(
+        &self,
+        caller: &dyn WebhookClient,
+        wanted: &str,
+        objects: &[Value],
+    ) -> Result<Vec<Value>, WebhookFailure> {
         let from = objects.first().map(shown_kind).unwrap_or_default();
         let failed = |kind: &'static str| {
             let from = &from;

@@ -83,7 +83,7 @@ pub(super) fn converted(row: &Resource, from: &Value, since: Instant, succeeded:
 }
 
 /// Counts a regeneration of the OpenAPI document of a definition, by reason: `add`, `update` or `remove`.
-pub(super) fn regenerated(definition: &Value, reason: &str) {
+pub(crate) fn regenerated(definition: &Value, reason: &str) {
     let (name, group) = (tree::name(definition), tree::text(definition, "/spec/group"));
     metrics::counter(
         "apiextensions_openapi_v2_regeneration_count",

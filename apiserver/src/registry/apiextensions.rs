@@ -6,9 +6,44 @@ use serde_json::json;
 
 use super::meta;
 use super::strategy::StrategyCx;
-use crate::crd::controller::FINALIZER;
-use crate::crd::set_condition;
 use crate::machinery::tree;
+
+/// The group definitions are in.
+pub(crate) const GROUP: &str = "apiextensions.k8s.io";
+/// Their plural.
+pub(crate) const PLURAL: &str = "customresourcedefinitions";
+/// Keeps a definition until its objects are gone.
+pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// Sets a condition; the time moves with its status alone. True when anything changed.
+pub(crate) fn set_condition(
+    object: &mut Value,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) -> bool {
+    let state = tree::field(object, &["status", "conditions"]);
+    if !state.is_array() {
+        *state = json!([]);
+    }
+    let Some(list) = state.as_array_mut() else { return false };
+    let new = |time: &Value| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": time});
+    match list.iter_mut().find(|c| c["type"] == kind) {
+        Some(there) => {
+            let time = if there["status"] == status { there["lastTransitionTime"].clone() } else { json!(now) };
+            let wanted = new(&time);
+            let changed = *there != wanted;
+            *there = wanted;
+            changed
+        }
+        None => {
+            list.push(new(&json!(now)));
+            true
+        }
+    }
+}
 
 /// Starts the list of versions that etcd may hold.
 pub(super) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {

@@ -5,7 +5,7 @@
 //! `core` are the only parts that touch storage.
 
 pub(crate) mod api_services;
-mod apiextensions;
+pub(crate) mod apiextensions;
 mod apps;
 pub mod batch;
 pub mod certificates;

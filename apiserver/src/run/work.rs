@@ -13,7 +13,7 @@ use crate::aggregate::Aggregator;
 use crate::api::{Api, Context};
 use crate::backoff::Backoff;
 use crate::cache::CacheRegistry;
-use crate::crd::controller::Controller;
+use crate::definitions::Controller;
 use crate::egress::{Egress, NetworkContext};
 use crate::election;
 use crate::machinery::identity;

@@ -6,11 +6,13 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use proto::Value;
 use rustls_pki_types::ServerName;
 use sha2::{Digest, Sha256};
 use shared::cert::{self, Trust};
@@ -25,6 +27,7 @@ use super::credentials::{Credentials, Identity};
 use super::redirect::Step;
 use super::target::Target;
 use crate::api::Reader;
+use crate::crd::convert::WebhookClient;
 use crate::egress::{Egress, ProxyRefused};
 
 /// Idle connections per webhook, and webhooks with idle connections.
@@ -88,22 +91,19 @@ impl From<String> for Failed {
     }
 }
 
+#[async_trait]
+impl WebhookClient for Caller {
+    async fn post_json(&self, client: &Value, timeout: Duration, body: &Value) -> Result<Vec<u8>, String> {
+        let body = Bytes::from(body.to_string());
+        self.review(client, &Credentials::default(), timeout, body).await.map_err(|failed| failed.why)
+    }
+}
+
 impl Caller {
     /// Services are found through the cache; open connections are work of `tasks` until the last request was
     /// answered.
     pub fn new(reader: Arc<dyn Reader>, tasks: TaskGroup, answered: Shutdown, direct: bool, egress: Egress) -> Self {
         Self { reader, tasks, answered, direct, egress, idle: Mutex::default(), trust: Mutex::default() }
-    }
-
-    /// Posts something to whom a `clientConfig` names; the body of the answer.
-    pub async fn post_json(
-        &self,
-        client: &serde_json::Value,
-        timeout: Duration,
-        body: &serde_json::Value,
-    ) -> Result<Vec<u8>, String> {
-        let body = Bytes::from(body.to_string());
-        self.review(client, &Credentials::default(), timeout, body).await.map_err(|failed| failed.why)
     }
 
     /// Posts to a webhook as the users of `credentials`; the body of the answer.

@@ -25,11 +25,12 @@ use tokio::sync::Semaphore;
 use super::closing::WatchTermination;
 use super::outcome::{Outcome, PendingWrite};
 use super::version_converter::Conversions;
-use crate::admission::{Caller, Chain, Operation};
+use crate::admission::{Chain, Operation};
 use crate::api::{Permits, TokenIssuer, VirtualResources};
 use crate::audit::RequestRecorder;
 use crate::bootstrap::StorageVersions;
 use crate::cache::CacheRegistry;
+use crate::crd::convert::WebhookClient;
 use crate::machinery::query::WriteOptions;
 use crate::negotiate::Media;
 use crate::registry::core::binding::BindingEffects;
@@ -98,7 +99,7 @@ pub struct Engine {
     /// Asks the authorisers about what a request turns out to need besides its own verb.
     pub permits: OnceLock<Arc<dyn Permits>>,
     /// Calls conversion webhooks.
-    pub caller: OnceLock<Arc<Caller>>,
+    pub caller: OnceLock<Arc<dyn WebhookClient>>,
     /// Ends watches when the server goes down.
     pub closing: Arc<WatchTermination>,
     /// Triggered when the last request was answered.
@@ -196,6 +197,11 @@ impl Engine {
             }
         };
         self.answered.token().run_until_cancelled(settled).await;
+    }
+
+    /// Client of conversion webhooks, once it is built.
+    pub(super) fn webhooks(&self) -> Option<&dyn WebhookClient> {
+        self.caller.get().map(|client| &**client)
     }
 
     /// The key of an object.

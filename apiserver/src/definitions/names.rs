@@ -4,32 +4,11 @@
 use std::collections::BTreeSet;
 
 use proto::Value;
-use serde_json::{Map, json};
+use serde_json::Map;
 
+use crate::crd::is_true;
 use crate::machinery::tree;
-
-/// Sets a condition; the time moves with its status alone. True when anything changed.
-pub fn set_condition(object: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: &str) -> bool {
-    let state = tree::field(object, &["status", "conditions"]);
-    if !state.is_array() {
-        *state = json!([]);
-    }
-    let Some(list) = state.as_array_mut() else { return false };
-    let new = |time: &Value| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": time});
-    match list.iter_mut().find(|c| c["type"] == kind) {
-        Some(there) => {
-            let time = if there["status"] == status { there["lastTransitionTime"].clone() } else { json!(now) };
-            let wanted = new(&time);
-            let changed = *there != wanted;
-            *there = wanted;
-            changed
-        }
-        None => {
-            list.push(new(&json!(now)));
-            true
-        }
-    }
-}
+use crate::registry::apiextensions::set_condition;
 
 /// Names other definitions of the group have.
 fn taken<'o>(own: &str, group: &str, others: impl Iterator<Item = &'o Value>) -> (BTreeSet<String>, BTreeSet<String>) {
@@ -48,7 +27,7 @@ fn taken<'o>(own: &str, group: &str, others: impl Iterator<Item = &'o Value>) ->
 }
 
 /// Accepts what names of a definition are free, and notes the outcome. True when the status changed.
-pub fn accept<'o>(definition: &mut Value, others: impl Iterator<Item = &'o Value>, now: &str) -> bool {
+pub(super) fn accept<'o>(definition: &mut Value, others: impl Iterator<Item = &'o Value>, now: &str) -> bool {
     let group = tree::text(definition, "/spec/group").to_owned();
     let (resources, kinds) = taken(tree::name(definition), &group, others);
     let asked = definition["spec"]["names"].clone();
@@ -95,7 +74,7 @@ pub fn accept<'o>(definition: &mut Value, others: impl Iterator<Item = &'o Value
     };
     changed |= set_condition(definition, "NamesAccepted", accepted, reason, message, now);
     // What was established stays so.
-    if !super::definition::is_true(definition, "Established") {
+    if !is_true(definition, "Established") {
         changed |= match conflict {
             None => {
                 let message = "the initial names have been accepted";
@@ -137,6 +116,8 @@ fn approve(definition: &mut Value, now: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -144,7 +125,7 @@ mod tests {
         let one = json!({"metadata": {"name": "foos.ex.com"}, "spec": {"group": "ex.com", "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList", "shortNames": ["f"]}}});
         let mut first = one.clone();
         assert!(accept(&mut first, std::iter::empty(), "t0"));
-        assert!(super::super::definition::is_true(&first, "Established"));
+        assert!(super::is_true(&first, "Established"));
         assert!(!accept(&mut first, std::iter::empty(), "t1"), "nothing new");
         let mut second = one;
         second["metadata"]["name"] = json!("bars.ex.com");

@@ -12,12 +12,11 @@ use proto::resources::Row;
 use shared::authn::UserInfo;
 use shared::status::Status;
 
-use super::controller::{FINALIZER, GROUP, PLURAL};
-use super::definition::is_true;
-use super::names;
 use crate::api::{Api, DeleteArgs};
 use crate::backoff::Backoff;
+use crate::crd::is_true;
 use crate::machinery::tree;
+use crate::registry::apiextensions::{FINALIZER, GROUP, PLURAL, set_condition};
 use crate::registry::{builtin, meta};
 use crate::verbs::engine::Engine;
 
@@ -108,7 +107,7 @@ impl Condition {
     }
 
     fn set(&self, object: &mut Value) {
-        names::set_condition(object, "Terminating", self.status, self.reason, &self.message, &meta::now());
+        set_condition(object, "Terminating", self.status, self.reason, &self.message, &meta::now());
     }
 }
 

@@ -1,7 +1,13 @@
 //! Follows the definitions: accepts names, publishes rows, deletes the objects of a definition that goes. Answers for
 //! upstream's `apiextensions-apiserver/pkg/apiserver` (`crdHandler`), pkg/controller/establish.
 //!
-//! One task. It looks at a definition whenever it changes, and at those whose names may have become free when one goes.
+//! Answers for the controllers of upstream's `apiextensions-apiserver`. In come changes of definitions, out go the rows
+//! that `crd` compiles of them, conditions and deletes, through the same pipeline as everybody's. One task. It looks at
+//! a definition whenever it changes, and at those whose names may have become free when one goes. Nothing here knows
+//! schemas.
+
+mod finalizer;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,22 +23,16 @@ use sha2::{Digest as _, Sha256};
 use shared::authn::UserInfo;
 use shared::status::Status;
 
-use super::definition::{self, is_true};
-use super::finalizer::{CrdFinalizer, PendingDeletion, RoundResult};
-use super::{meters, names};
 use crate::api::Api;
 use crate::cache::{Entry, Start, WatchStart};
+use crate::crd::{self, is_true};
 use crate::machinery::tree;
+use crate::registry::apiextensions::{FINALIZER, GROUP, PLURAL};
 use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
+use finalizer::{CrdFinalizer, PendingDeletion, RoundResult};
 
-/// The group definitions are in.
-pub const GROUP: &str = "apiextensions.k8s.io";
-/// Their plural.
-pub const PLURAL: &str = "customresourcedefinitions";
-/// Keeps a definition until its objects are gone.
-pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -185,7 +185,7 @@ impl Controller {
         if let Some(row) = self.engine.rows.custom_storage(group, plural) {
             self.engine.rows.set(group, plural, &[]);
             self.engine.caches.remove(&row);
-            meters::regenerated(definition, "remove");
+            crd::regenerated(definition, "remove");
         }
     }
 
@@ -200,7 +200,7 @@ impl Controller {
         }
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
         let before = self.engine.rows.custom_storage(group, plural);
-        let rows = definition::rows(definition);
+        let rows = crd::rows(definition);
         self.engine.rows.set(group, plural, &rows);
         // Watches of the old rows end: what they see may look different now. A definition that goes only loses verbs.
         if let Some(before) = before
@@ -208,7 +208,7 @@ impl Controller {
         {
             self.engine.caches.remove(&before);
         }
-        meters::regenerated(definition, if self.published.contains_key(&name) { "update" } else { "add" });
+        crd::regenerated(definition, if self.published.contains_key(&name) { "update" } else { "add" });
         self.published.insert(name, source);
     }
 
