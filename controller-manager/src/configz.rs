@@ -1,5 +1,5 @@
 //! Document of `/configz`: the configuration in force, as upstream's internal `KubeControllerManagerConfiguration`
-//! prints.
+//! prints. Answers for upstream's `k8s.io/component-base/configz`.
 
 use serde_json::{Value, json};
 use shared::flags::FlagSet;

@@ -1,4 +1,4 @@
-//! Every controller this binary has, one line each.
+//! Every controller this binary has, one line each. Answers for upstream's `NewControllerDescriptors`.
 
 use crate::engine::registry::Controller;
 

@@ -1,4 +1,5 @@
-//! The process: flags, clients, the secure port, leader election, and the controllers of one term.
+//! The process: flags, clients, the secure port, leader election, and the controllers of one term. Answers for
+//! upstream's `cmd/kube-controller-manager/app` (`Run`).
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Volumes to attach to a node and to detach from it.
+//! Volumes to attach to a node and to detach from it. Answers for upstream's
+//! `pkg/controller/volume/attachdetach/reconciler` (`attachDesiredVolumes`).
 //!
 //! In: the node, the volumes its pods need, the attachments there are, where else the volumes are attached. Out: the
 //! attachments to make and to delete, the node's list of attached volumes, complaints. No I/O here.

@@ -1,4 +1,5 @@
-//! Metrics of volumes: how many are wanted and attached, how many pods use, how long operations take.
+//! Metrics of volumes: how many are wanted and attached, how many pods use, how long operations take. Answers for
+//! upstream's `pkg/controller/volume/attachdetach/metrics`.
 //!
 //! In: what a look at a node wants, what attachments show. Out: numbers. Nothing here is decided upon.
 

@@ -1,4 +1,5 @@
-//! Driver that attaches a volume, and the names under which the attachment is known.
+//! Driver that attaches a volume, and the names under which the attachment is known. Answers for upstream's
+//! `pkg/volume/csi/csi_attacher.go` (`getAttachmentName`).
 
 use std::collections::HashSet;
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! Changes that are worth a look at a node.
+//! Changes that are worth a look at a node. Answers for upstream's `pkg/controller/volume/attachdetach` (`podAdd`,
+//! `enqueuePVC`).
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use shared::informer::{Event, Store};

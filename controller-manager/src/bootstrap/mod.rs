@@ -1,4 +1,5 @@
-//! Bootstrap tokens: removes expired ones, and signs the public cluster information with the others.
+//! Bootstrap tokens: removes expired ones, and signs the public cluster information with the others. Answers for
+//! upstream's `pkg/controller/bootstrap` (`Signer`, `TokenCleaner`).
 //!
 //! In: the secrets of bootstrap tokens, and the config map cluster-info. Out: expired secrets are deleted, the config
 //! map holds one signature per token. [`plan`] reads tokens and signs; nothing else may see their secrets.

@@ -1,4 +1,5 @@
-//! Fills aggregated ClusterRoles with the rules of the roles they select.
+//! Fills aggregated ClusterRoles with the rules of the roles they select. Answers for upstream's
+//! `pkg/controller/clusterroleaggregation`.
 //!
 //! In: all cluster roles. Out: the rules of those with an aggregation rule are applied. [`plan`] says which rules; none
 //! is ever made up.

@@ -1,4 +1,4 @@
-//! The union of the selected roles' rules.
+//! The union of the selected roles' rules. Answers for upstream's `syncClusterRole`.
 
 use std::sync::Arc;
 

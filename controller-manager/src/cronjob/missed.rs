@@ -1,4 +1,5 @@
-//! Start that is due, and the number of starts that were missed since the last one.
+//! Start that is due, and the number of starts that were missed since the last one. Answers for upstream's
+//! `mostRecentScheduleTime`, `nextScheduleTime`.
 //!
 //! Times that were missed are estimated from the distance of the first two, as upstream does it: then a schedule that
 //! slept for years costs no more than one that slept for a minute. For schedules without a regular distance the estimate

@@ -1,4 +1,4 @@
-//! Starts jobs by the clock.
+//! Starts jobs by the clock. Answers for upstream's `pkg/controller/cronjob` (`ControllerV2`).
 
 pub mod missed;
 pub mod plan;

@@ -1,4 +1,5 @@
-//! Starts of a cron job, whether it may start, and the clean-up of its past jobs.
+//! Starts of a cron job, whether it may start, and the clean-up of its past jobs. Answers for upstream's `syncCronJob`,
+//! `cleanupFinishedJobs`.
 
 use std::sync::Arc;
 use std::time::Duration;

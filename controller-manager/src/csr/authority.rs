@@ -1,4 +1,4 @@
-//! A certificate authority from two PEM files.
+//! A certificate authority from two PEM files. Answers for upstream's `pkg/controller/certificates/authority`.
 
 use std::time::Duration;
 

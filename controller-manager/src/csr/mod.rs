@@ -1,4 +1,5 @@
-//! Certificate signing requests: approves kubelets', signs what is approved, sweeps out what is old.
+//! Certificate signing requests: approves kubelets', signs what is approved, sweeps out what is old. Answers for
+//! upstream's `pkg/controller/certificates/{approver`,cleaner,signer}.
 
 pub mod authority;
 pub mod der;

@@ -1,4 +1,5 @@
-//! A certificate request, and what each signer demands of it.
+//! A certificate request, and what each signer demands of it. Answers for upstream's `pkg/apis/certificates`
+//! (`IsKubeletServingCSR`, `IsKubeletClientCSR`).
 
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::cri_attributes::ParsedCriAttribute;

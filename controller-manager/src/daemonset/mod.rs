@@ -1,4 +1,4 @@
-//! Runs a pod on every node that wants it.
+//! Runs a pod on every node that wants it. Answers for upstream's `pkg/controller/daemon` (`DaemonSetsController`).
 //!
 //! In: daemon sets, their pods and template revisions, nodes. Out: pods made and deleted, revisions, the status.
 //! [`plan`] decides where a pod belongs; `past` keeps revisions.

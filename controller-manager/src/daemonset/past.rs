@@ -1,4 +1,5 @@
-//! The template history of a daemon set: revisions without a hash, equal ones, and old ones.
+//! The template history of a daemon set: revisions without a hash, equal ones, and old ones. Answers for upstream's
+//! `constructHistory`, `dedupCurHistories`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

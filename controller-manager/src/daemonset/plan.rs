@@ -1,4 +1,5 @@
-//! One pod on every node that wants it: placement, repair, rolling update and status.
+//! One pod on every node that wants it: placement, repair, rolling update and status. Answers for upstream's
+//! `podsShouldBeOnNode`, `rollingUpdate`, `NodeShouldRunDaemonPod`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

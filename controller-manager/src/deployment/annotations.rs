@@ -1,4 +1,5 @@
-//! Revision and size bookkeeping in annotations, as `kubectl rollout` reads it.
+//! Revision and size bookkeeping in annotations, as `kubectl rollout` reads it. Answers for upstream's
+//! `SetNewReplicaSetAnnotations`, `SetReplicasAnnotations`.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 

@@ -1,4 +1,5 @@
-//! Rolls templates out through ReplicaSets.
+//! Rolls templates out through ReplicaSets. Answers for upstream's `pkg/controller/deployment`
+//! (`DeploymentController`).
 //!
 //! In: deployments, their replica sets, and pods as far as Recreate waits for the last. Out: replica sets made, scaled
 //! and deleted, the status, events. [`plan`] decides; pods are the replica sets' and are never touched here.

@@ -1,4 +1,5 @@
-//! One step of a rollout: which replica set grows, which shrinks, what the status says.
+//! One step of a rollout: which replica set grows, which shrinks, what the status says. Answers for upstream's
+//! `rolloutRolling`, `rolloutRecreate`, `syncDeployment`.
 //!
 //! A deployment owns one replica set per template it ever had. The set whose template equals the deployment's is the
 //! new one; all others are old. A rolling update grows the new and shrinks the old within surge and unavailability;

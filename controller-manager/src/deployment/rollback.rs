@@ -1,4 +1,5 @@
-//! Going back to an earlier template, asked for by the annotation that the first API versions had a field for.
+//! Going back to an earlier template, asked for by the annotation that the first API versions had a field for. Answers
+//! for upstream's `pkg/controller/deployment/rollback.go`.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::ObjectReference;

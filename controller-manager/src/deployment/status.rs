@@ -1,4 +1,5 @@
-//! Status of a deployment: counts and the Available, Progressing and ReplicaFailure conditions.
+//! Status of a deployment: counts and the Available, Progressing and ReplicaFailure conditions. Answers for upstream's
+//! `calculateStatus`, `syncRolloutStatus`.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 use k8s_openapi::jiff::Timestamp;

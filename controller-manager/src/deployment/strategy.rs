@@ -1,5 +1,6 @@
 //! The arithmetic of rollouts: surge, unavailability, proportions. Numbers of pods are `i64` here, so that no sum of what
-//! users write into `i32` fields overflows; [`stored`] brings them back.
+//! users write into `i32` fields overflows; [`stored`] brings them back. Answers for upstream's `ResolveFenceposts`,
+//! `GetReplicaSetProportion`.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,4 +1,4 @@
-//! Eviction of pods because of tainted devices.
+//! Eviction of pods because of tainted devices. Answers for upstream's `pkg/controller/devicetainteviction`.
 //!
 //! In: the allocation of a claim, the taints of devices. Out: the moment of eviction, and the rules that are to blame.
 //! No I/O here.

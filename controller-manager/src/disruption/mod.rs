@@ -1,4 +1,5 @@
-//! Keeps the status of pod disruption budgets.
+//! Keeps the status of pod disruption budgets. Answers for upstream's `pkg/controller/disruption`
+//! (`DisruptionController`).
 //!
 //! In: budgets, pods, and the objects that say how many pods there are to be. Out: the status of budgets, and marks
 //! that came to nothing taken off pods. [`plan`] counts; who evicts reads the status and nothing else of this.

@@ -1,4 +1,5 @@
-//! Number of pods of an application that may be taken down now.
+//! Number of pods of an application that may be taken down now. Answers for upstream's `getExpectedPodCount`,
+//! `countHealthyPods`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Endpoints objects of services, for clients that do not know slices.
+//! Endpoints objects of services, for clients that do not know slices. Answers for upstream's
+//! `pkg/controller/endpoint`.
 
 pub mod held;
 pub mod plan;

@@ -1,4 +1,5 @@
-//! The Endpoints object of a service: the addresses of its pods, grouped by the ports they serve.
+//! The Endpoints object of a service: the addresses of its pods, grouped by the ports they serve. Answers for
+//! upstream's `syncService`, `RepackSubsets`.
 
 use std::sync::Arc;
 

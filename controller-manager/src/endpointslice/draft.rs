@@ -1,4 +1,4 @@
-//! Endpoints of a slice before they are written: what is said of each pod.
+//! Endpoints of a slice before they are written: what is said of each pod. Answers for upstream's `podToEndpoint`.
 
 use k8s_openapi::api::core::v1::{Node, ServiceSpec};
 use proto::protobuf::{write_bytes, write_nested, write_number};

@@ -1,4 +1,4 @@
-//! EndpointSlices of services with a selector.
+//! EndpointSlices of services with a selector. Answers for upstream's `pkg/controller/endpointslice`.
 
 pub mod draft;
 pub mod plan;

@@ -1,5 +1,5 @@
 //! The EndpointSlices of a service: endpoints per address family and set of ports, at most so many per slice, changed
-//! with as few writes as possible.
+//! with as few writes as possible. Answers for upstream's `k8s.io/endpointslice` (`reconcileByPortMapping`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};

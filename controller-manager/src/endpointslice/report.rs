@@ -1,4 +1,5 @@
 //! Metrics of slices: what one sync changes, and what there is in all. For this controller and the one that mirrors.
+//! Answers for upstream's `k8s.io/endpointslice/metrics`.
 //!
 //! In: the slices of a service before a sync and the writes that follow. Out: numbers. Nothing here is decided upon.
 

@@ -1,4 +1,5 @@
 //! Topology-aware hints: which zone each endpoint serves, so that every zone has endpoints in proportion to its CPUs.
+//! Answers for upstream's `k8s.io/endpointslice/topologycache`.
 //!
 //! Hints are given only where no zone gets overloaded by them; otherwise there are none, and the service is told why.
 

@@ -1,4 +1,5 @@
-//! Writes of slices that were not yet seen: a sync on a stale cache would create slices twice.
+//! Writes of slices that were not yet seen: a sync on a stale cache would create slices twice. Answers for upstream's
+//! `EndpointSliceTracker`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

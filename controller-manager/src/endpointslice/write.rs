@@ -1,4 +1,5 @@
-//! Writes of slices, and how they are carried out: by this controller and by the one that mirrors.
+//! Writes of slices, and how they are carried out: by this controller and by the one that mirrors. Answers for
+//! upstream's `reconciler.finalize`.
 
 use std::sync::Arc;
 

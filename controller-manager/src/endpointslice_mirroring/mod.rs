@@ -1,4 +1,5 @@
-//! Mirrors Endpoints of services without a selector into EndpointSlices.
+//! Mirrors Endpoints of services without a selector into EndpointSlices. Answers for upstream's
+//! `pkg/controller/endpointslicemirroring`.
 //!
 //! In: Endpoints, services, slices. Out: slices made, updated and deleted beside each Endpoints object that somebody
 //! maintains by hand; [`plan`] decides. Slices of other managers are left alone.

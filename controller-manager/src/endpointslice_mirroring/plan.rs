@@ -1,4 +1,5 @@
-//! EndpointSlices for Endpoints that somebody maintains by hand.
+//! EndpointSlices for Endpoints that somebody maintains by hand. Answers for upstream's `addressToEndpoint`,
+//! `reconcileByPortMapping`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,5 @@
-//! Ownership: adoption of matching orphans and release of what no longer matches.
+//! Ownership: adoption of matching orphans and release of what no longer matches. Answers for upstream's
+//! `ControllerRefManager`, `BaseControllerRefManager.ClaimObject`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! Context that a controller is started with: caches, an identity, a place for its tasks.
+//! Context that a controller is started with: caches, an identity, a place for its tasks. Answers for upstream's
+//! `ControllerContext`.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;

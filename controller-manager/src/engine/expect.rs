@@ -1,4 +1,5 @@
-//! Expectations: writes that were sent but that the informer has not shown yet.
+//! Expectations: writes that were sent but that the informer has not shown yet. Answers for upstream's
+//! `ControllerExpectations`.
 //!
 //! Until the cache has caught up a controller that counts pods would count wrongly and create or delete again.
 //! Expectations that are never met expire, so that a lost event costs a delay and not a deadlock: whoever waits for them

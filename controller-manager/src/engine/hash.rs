@@ -1,4 +1,5 @@
-//! Hash labels: `pod-template-hash` and `controller-revision-hash`.
+//! Hash labels: `pod-template-hash` and `controller-revision-hash`. Answers for upstream's `ComputeHash`,
+//! `DeepHashObject`.
 //!
 //! Clients only rely on the form (a short label-safe word that changes with the template), not on the number.
 

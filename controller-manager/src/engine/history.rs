@@ -1,4 +1,5 @@
-//! ControllerRevisions: the template history of daemon sets and stateful sets.
+//! ControllerRevisions: the template history of daemon sets and stateful sets. Answers for upstream's
+//! `pkg/controller/history`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The metadata of every object the server has, whatever its kind: what garbage collection and quota live on.
+//! The metadata of every object the server has, whatever its kind: what garbage collection and quota live on. Answers
+//! for upstream's `client-go's` metadatainformer.
 //!
 //! Kinds that typed informers cache anyway are fed from those; for all others only metadata is asked of the server,
 //! and nothing of it is kept here.

@@ -1,4 +1,4 @@
-//! Readings of nodes: conditions and taints.
+//! Readings of nodes: conditions and taints. Answers for upstream's `pkg/util/node`, pkg/util/taints.
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 

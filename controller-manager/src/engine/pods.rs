@@ -1,4 +1,5 @@
-//! Readings of pods that more than one controller needs.
+//! Readings of pods that more than one controller needs. Answers for upstream's `pkg/api/v1/pod` (`IsPodAvailable`),
+//! `ActivePods`.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

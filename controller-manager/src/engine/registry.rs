@@ -1,4 +1,4 @@
-//! Table of the controllers: their names, and which of them run.
+//! Table of the controllers: their names, and which of them run. Answers for upstream's `IsControllerEnabled`.
 
 use std::collections::BTreeMap;
 

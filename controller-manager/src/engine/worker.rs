@@ -1,4 +1,5 @@
-//! The loop every controller shares: take a key, work on it, put it back if that failed.
+//! The loop every controller shares: take a key, work on it, put it back if that failed. Answers for upstream's
+//! `processNextWorkItem`.
 
 use std::future::Future;
 use std::hash::Hash;

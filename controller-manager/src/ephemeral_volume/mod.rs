@@ -1,4 +1,5 @@
-//! Makes the claims of pods' ephemeral volumes. They belong to their pod and go with it.
+//! Makes the claims of pods' ephemeral volumes. They belong to their pod and go with it. Answers for upstream's
+//! `pkg/controller/volume/ephemeral`.
 //!
 //! In: pods and claims. Out: the claims that pods' volumes describe, owned by the pod. A claim of that name that is
 //! somebody else's is never taken.

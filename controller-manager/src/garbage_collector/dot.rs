@@ -1,5 +1,6 @@
 //! The graph in the language of Graphviz, as `/debug/controllers/garbage-collector-controller/graph` shows it: for whoever
-//! wonders what keeps an object, or what took it away.
+//! wonders what keeps an object, or what took it away. Answers for upstream's
+//! `pkg/controller/garbagecollector/dump.go`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! Graph of owners and dependents, as far as watches have shown: every object's metadata.
+//! Graph of owners and dependents, as far as watches have shown: every object's metadata. Answers for upstream's
+//! `pkg/controller/garbagecollector/graph_builder.go` (`uidToNode`).
 //!
 //! Owners that were named but never seen are virtual nodes: they are looked up before anything is concluded from their
 //! absence.

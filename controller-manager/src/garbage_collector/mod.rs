@@ -1,4 +1,5 @@
-//! Deletes what no longer has an owner, in the background, in the foreground, or not at all (orphans).
+//! Deletes what no longer has an owner, in the background, in the foreground, or not at all (orphans). Answers for
+//! upstream's `pkg/controller/garbagecollector` (`GarbageCollector`).
 //!
 //! In: the metadata of everything the server has, from watches ([`graph`]). Out: deletes and patches of owner
 //! references and finalizers, each with the uid it was decided about. [`plan`] decides on one object; what a cache says

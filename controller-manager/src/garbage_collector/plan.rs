@@ -1,4 +1,5 @@
-//! Plan for one object, given the states of its owners.
+//! Plan for one object, given the states of its owners. Answers for upstream's `attemptToDeleteItem`,
+//! `classifyReferences`.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Limits of a recommendation: stabilisation windows, rates, and the bounds of the spec.
+//! Limits of a recommendation: stabilisation windows, rates, and the bounds of the spec. Answers for upstream's
+//! `normalizeDesiredReplicasWithBehaviors`.
 //!
 //! In: the number of replicas that metrics ask for and what was recommended and done lately. Out: the number to set
 //! and the conditions that say why it differs. Time is an argument, by a clock that nobody sets.

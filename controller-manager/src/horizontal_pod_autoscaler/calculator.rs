@@ -1,4 +1,4 @@
-//! From metric samples to a number of replicas.
+//! From metric samples to a number of replicas. Answers for upstream's `ReplicaCalculator`.
 //!
 //! In: samples by pod name in thousandths, the pods they are about, the target. Out: how many replicas would meet the
 //! target. Pods without samples and pods that are not ready yet damp the change and never turn its direction. The

@@ -1,4 +1,5 @@
-//! One metric of an autoscaler: from its reading to a number of replicas, its status and its name in messages.
+//! One metric of an autoscaler: from its reading to a number of replicas, its status and its name in messages. Answers
+//! for upstream's `computeReplicasForMetric`.
 
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricStatus, ExternalMetricStatus, MetricSpec, MetricStatus, MetricTarget, MetricValueStatus,

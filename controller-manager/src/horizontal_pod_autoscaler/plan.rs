@@ -1,4 +1,5 @@
-//! One look at one autoscaler: what to measure, what the readings mean, and what to write.
+//! One look at one autoscaler: what to measure, what the readings mean, and what to write. Answers for upstream's
+//! `reconcileAutoscaler`.
 //!
 //! In: the object, its target's scale, the pods behind it, readings and history. Out: a new status, the number of
 //! replicas to set, events. Reasons and messages are upstream's. No I/O here.

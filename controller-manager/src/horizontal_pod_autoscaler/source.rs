@@ -1,4 +1,5 @@
-//! Measurements from the three metrics APIs: metrics.k8s.io, custom.metrics.k8s.io, external.metrics.k8s.io.
+//! Measurements from the three metrics APIs: metrics.k8s.io, custom.metrics.k8s.io, external.metrics.k8s.io. Answers
+//! for upstream's `pkg/controller/podautoscaler/metrics` (`restMetricsClient`).
 //!
 //! They are served by others behind the API server. Errors read as a client of upstream's words them.
 

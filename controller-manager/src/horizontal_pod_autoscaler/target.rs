@@ -1,4 +1,5 @@
-//! From the kind that a spec names to the resource that is served, and its scale.
+//! From the kind that a spec names to the resource that is served, and its scale. Answers for upstream's
+//! `scaleForResourceMappings`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

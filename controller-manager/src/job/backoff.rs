@@ -1,4 +1,5 @@
-//! Back-off before a failed pod is replaced: longer with every failure since the last success.
+//! Back-off before a failed pod is replaced: longer with every failure since the last success. Answers for upstream's
+//! `pkg/controller/job/backoff_utils.go`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Effect of a failed pod on its job, by the job's pod failure policy.
+//! Effect of a failed pod on its job, by the job's pod failure policy. Answers for upstream's `matchPodFailurePolicy`.
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule};
 

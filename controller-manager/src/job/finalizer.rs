@@ -1,4 +1,5 @@
-//! The finalizer that keeps a pod until its job has counted it: who has it, who gets it, who loses it.
+//! The finalizer that keeps a pod until its job has counted it: who has it, who gets it, who loses it. Answers for
+//! upstream's `pkg/controller/job/tracking_utils.go` (`uidTrackingExpectations`).
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Sets of completion indexes in their stored form, `1,3-5,7`.
+//! Sets of completion indexes in their stored form, `1,3-5,7`. Answers for upstream's `succeededIndexesFromString`,
+//! `orderedIntervals`.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Pods that a running job makes, and those that it stops.
+//! Pods that a running job makes, and those that it stops. Answers for upstream's `manageJob`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Runs pods to completion.
+//! Runs pods to completion. Answers for upstream's `pkg/controller/job`.
 
 pub mod backoff;
 pub mod failure_policy;

@@ -1,4 +1,5 @@
-//! Back-off per completion index: every index has a count of failures and a clock of its own.
+//! Back-off per completion index: every index has a count of failures and a clock of its own. Answers for upstream's
+//! `getPodsWithDelayedDeletionPerIndex`.
 //!
 //! The count travels in an annotation from a failed pod to its replacement, so that nothing is remembered elsewhere:
 //! a failed pod keeps its finalizer until the replacement, which carries the new count, exists.

@@ -1,4 +1,5 @@
-//! Run pods to completion. A pod is counted exactly once: its finalizer keeps it until the count is stored.
+//! Run pods to completion. A pod is counted exactly once: its finalizer keeps it until the count is stored. Answers for
+//! upstream's `syncJob`, `trackJobStatusAndRemoveFinalizers`.
 //!
 //! A round first counts what ended, then judges whether the job is over, then (if not) makes or stops pods
 //! (`manage.rs`). The end comes in two steps: a target condition is stored, and when all pods are gone and counted,

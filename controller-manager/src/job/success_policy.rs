@@ -1,4 +1,5 @@
-//! Success of an indexed job of which not every index has succeeded: by the rules of its success policy.
+//! Success of an indexed job of which not every index has succeeded: by the rules of its success policy. Answers for
+//! upstream's `matchSuccessPolicy`.
 
 use k8s_openapi::api::batch::v1::SuccessPolicy;
 

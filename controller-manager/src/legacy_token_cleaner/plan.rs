@@ -1,4 +1,4 @@
-//! Legacy token secrets that nobody uses any more.
+//! Legacy token secrets that nobody uses any more. Answers for upstream's `LegacySATokenCleaner.evaluateSATokens`.
 //!
 //! In: a secret, its account, whether a pod mounts it, since when use is tracked. Out: mark it invalid, delete it, or
 //! leave it. Dates are days, as the API server writes them. No I/O here.

@@ -1,4 +1,5 @@
-//! Empties namespaces that are being deleted, pods first, and lets them go when nothing is left.
+//! Empties namespaces that are being deleted, pods first, and lets them go when nothing is left. Answers for upstream's
+//! `pkg/controller/namespace/deletion` (`namespacedResourcesDeleter`).
 //!
 //! In: namespaces, and what the server has in each. Out: collections deleted, conditions, the finalizer taken off.
 //! [`plan`] says what a round has come to; [`waiting`] remembers what is left, so that its going wakes the namespace.

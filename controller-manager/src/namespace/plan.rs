@@ -1,4 +1,5 @@
-//! Status of a terminating namespace, and when it may go.
+//! Status of a terminating namespace, and when it may go. Answers for upstream's `namespaceConditionUpdater`,
+//! `syncNamespaceFromKey`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

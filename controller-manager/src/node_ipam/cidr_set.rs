@@ -1,4 +1,5 @@
-//! Equal blocks cut from one range, with those in use marked.
+//! Equal blocks cut from one range, with those in use marked. Answers for upstream's
+//! `pkg/controller/nodeipam/ipam/cidrset` (`CidrSet`).
 
 use std::net::IpAddr;
 

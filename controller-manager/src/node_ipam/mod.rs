@@ -1,4 +1,4 @@
-//! Gives every node its pod address ranges.
+//! Gives every node its pod address ranges. Answers for upstream's `pkg/controller/nodeipam/ipam` (`rangeAllocator`).
 //!
 //! In: nodes, and the ranges of the flags ([`ranges`]). Out: `podCIDRs` of nodes. [`plan`] keeps the books over
 //! [`cidr_set`]: no block is ever given out twice.

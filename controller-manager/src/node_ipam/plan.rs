@@ -1,4 +1,5 @@
-//! Pod address ranges for nodes: what each node is given, and when it comes back.
+//! Pod address ranges for nodes: what each node is given, and when it comes back. Answers for upstream's
+//! `AllocateOrOccupyCIDR`, `updateCIDRsAllocation`.
 //!
 //! A node keeps what it was promised until the cache shows what it has. A look at a stale cache therefore gives nothing
 //! twice, and a write of which nobody knows whether it arrived is repeated with the same ranges. Blocks that were promised

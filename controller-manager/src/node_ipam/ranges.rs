@@ -1,5 +1,6 @@
 //! The ranges that flags name: those that nodes' blocks are cut from, how long the blocks' prefixes are, and those of
-//! services, which no node may have. What is refused is refused in upstream's words.
+//! services, which no node may have. What is refused is refused in upstream's words. Answers for upstream's
+//! `processCIDRs`, `setNodeCIDRMaskSizes`.
 
 use ipnet::IpNet;
 

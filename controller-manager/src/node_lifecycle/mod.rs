@@ -1,4 +1,5 @@
-//! Watches over nodes: taints those that stop reporting and marks their pods.
+//! Watches over nodes: taints those that stop reporting and marks their pods. Answers for upstream's
+//! `pkg/controller/nodelifecycle` (`monitorNodeHealth`).
 
 pub mod plan;
 mod taints;

@@ -1,4 +1,5 @@
-//! Node health: who stopped reporting, what taints follow from conditions, and how fast nodes may be emptied.
+//! Node health: who stopped reporting, what taints follow from conditions, and how fast nodes may be emptied. Answers
+//! for upstream's `tryUpdateNodeHealth`, `processTaintBaseEviction`.
 //!
 //! The monitor is a pure state machine: the driver calls [`Monitor::observe`] with what it sees and the time, writes, and
 //! calls [`Monitor::follow`] with what came of it.

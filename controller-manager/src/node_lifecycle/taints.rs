@@ -1,4 +1,5 @@
-//! The taints that follow from a node's conditions, and the labels that follow from its labels.
+//! The taints that follow from a node's conditions, and the labels that follow from its labels. Answers for upstream's
+//! `doNoScheduleTaintingPass`, `reconcileNodeLabels`.
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Removes pods that nobody else will.
+//! Removes pods that nobody else will. Answers for upstream's `pkg/controller/podgc`.
 //!
 //! In: pods and nodes, looked at now and then. Out: pods marked and deleted at once. [`plan`] decides; that a node is
 //! gone is asked of the server, for a cache may be behind.

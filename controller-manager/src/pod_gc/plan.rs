@@ -1,4 +1,5 @@
 //! Pods that nobody else will remove: too many finished ones, those of vanished nodes, and dying ones never started.
+//! Answers for upstream's `gcTerminated`, `gcOrphaned`, `gcUnscheduledTerminating`, `gcTerminating`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! Keeps volumes and claims that are in use from vanishing: a finalizer goes on, and comes off when nobody uses them.
+//! Answers for upstream's `pkg/controller/volume/{pvcprotection`,pvprotection,vacprotection}.
 //!
 //! In: claims, volumes, pods. Out: finalizers and nothing else. That nobody uses a claim is asked of the server before
 //! its finalizer comes off, for a cache may be behind.

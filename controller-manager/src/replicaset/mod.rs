@@ -1,4 +1,5 @@
-//! Keeps the right number of pods for ReplicaSets and ReplicationControllers.
+//! Keeps the right number of pods for ReplicaSets and ReplicationControllers. Answers for upstream's
+//! `pkg/controller/replicaset`.
 //!
 //! In: sets, their pods, namespaces. Out: pods made and deleted, in batches, and the status. [`plan`] decides for both
 //! kinds; [`kinds`] says where these differ.

@@ -1,4 +1,5 @@
-//! Keep exactly as many pods as asked for. The same rules serve ReplicaSets and ReplicationControllers.
+//! Keep exactly as many pods as asked for. The same rules serve ReplicaSets and ReplicationControllers. Answers for
+//! upstream's `manageReplicas`, `getPodsToDelete`, `calculateStatus`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

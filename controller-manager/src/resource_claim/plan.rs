@@ -1,4 +1,5 @@
-//! The life of resource claims: made for pods from templates, reserved for them, freed after them.
+//! The life of resource claims: made for pods from templates, reserved for them, freed after them. Answers for
+//! upstream's `pkg/controller/resourceclaim` (`syncClaim`, `handleClaim`).
 //!
 //! In: a pod or a claim and what belongs to it. Out: claims to make, reservations that stay, whether a claim goes. No
 //! I/O here.

@@ -1,4 +1,5 @@
 //! Usage of claims of devices, by device class, and the part of it that pods request as extended resources already.
+//! Answers for upstream's `pkg/quota/v1/evaluator/core/resource_claims.go`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Keeps the usage in the status of resource quotas true when objects go away.
+//! Keeps the usage in the status of resource quotas true when objects go away. Answers for upstream's
+//! `pkg/controller/resourcequota`.
 //!
 //! In: quotas, pods, services, claims, and what else the server has in a namespace. Out: the status of quotas.
 //! [`usage`] counts; admission, which counts upwards, is the server's.

@@ -1,4 +1,4 @@
-//! Usage of objects, by the names of quota resources.
+//! Usage of objects, by the names of quota resources. Answers for upstream's `pkg/quota/v1/evaluator/core`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

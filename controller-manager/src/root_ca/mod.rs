@@ -1,4 +1,5 @@
-//! Publishes the cluster's CA bundle to every namespace as the config map kube-root-ca.crt.
+//! Publishes the cluster's CA bundle to every namespace as the config map kube-root-ca.crt. Answers for upstream's
+//! `pkg/controller/certificates/rootcacertpublisher`.
 //!
 //! In: namespaces, the config maps of that name, the bundle of `--root-ca-file`. Out: the config map, made and
 //! repaired.

@@ -1,4 +1,5 @@
-//! Pods that cannot share a volume on one node because of their SELinux labels.
+//! Pods that cannot share a volume on one node because of their SELinux labels. Answers for upstream's
+//! `pkg/controller/volume/selinuxwarning/cache` (`volumeCache`).
 //!
 //! In: pods, and whether volumes can be mounted with a label. Out: how a pod wants a volume labelled, and in what it is in
 //! another one's way. Labels are compared part by part; a part that is left open takes the node's default and is in

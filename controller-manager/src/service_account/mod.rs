@@ -1,4 +1,4 @@
-//! Keeps a service account named default in every active namespace.
+//! Keeps a service account named default in every active namespace. Answers for upstream's `ServiceAccountsController`.
 //!
 //! In: namespaces and service accounts. Out: accounts made, none ever changed.
 

@@ -1,5 +1,5 @@
 //! Fills service account token secrets (the kind that is made by hand), removes those of accounts that are gone, and the
-//! references of accounts to secrets that are gone.
+//! references of accounts to secrets that are gone. Answers for upstream's `TokensController`.
 
 pub mod jwt;
 pub mod plan;

@@ -1,4 +1,5 @@
-//! Keeps ServiceCIDRs ready, and from going while addresses in them are in use.
+//! Keeps ServiceCIDRs ready, and from going while addresses in them are in use. Answers for upstream's
+//! `pkg/controller/servicecidrs`.
 
 use std::net::IpAddr;
 use std::sync::Arc;

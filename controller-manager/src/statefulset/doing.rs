@@ -1,4 +1,4 @@
-//! Steps for one pod, and the events about them.
+//! Steps for one pod, and the events about them. Answers for upstream's `StatefulPodControl`.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 

@@ -1,4 +1,5 @@
-//! Identity of a stateful pod: its ordinal, name, host name and claims.
+//! Identity of a stateful pod: its ordinal, name, host name and claims. Answers for upstream's
+//! `getParentNameAndOrdinal`, `identityMatches`, `updateStorage`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Pods with stable names and storage.
+//! Pods with stable names and storage. Answers for upstream's `pkg/controller/statefulset`.
 //!
 //! In: sets, their pods, claims and template revisions. Out: pods and claims made, pods updated and deleted, one after
 //! the other or at once, the status, events. [`plan`] decides; [`retention`] says whose claims are; [`identity`] gives

@@ -1,4 +1,5 @@
-//! Pods with an identity, started, updated and stopped one after the other (or all at once, if asked for).
+//! Pods with an identity, started, updated and stopped one after the other (or all at once, if asked for). Answers for
+//! upstream's `updateStatefulSet`, `processReplica`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Retention of claims with their pod or their set: owner references by the retention policy.
+//! Retention of claims with their pod or their set: owner references by the retention policy. Answers for upstream's
+//! `updateClaimOwnerRefForSetAndPod`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Status of a storage version after servers have gone.
+//! Status of a storage version after servers have gone. Answers for upstream's `pkg/controller/storageversiongc`.
 
 use k8s_openapi::api::apiserverinternal::v1alpha1::{StorageVersion, StorageVersionCondition, StorageVersionStatus};
 use k8s_openapi::jiff::Timestamp;

@@ -1,4 +1,5 @@
-//! The conditions of a migration, and which objects still need a write.
+//! The conditions of a migration, and which objects still need a write. Answers for upstream's
+//! `pkg/controller/storageversionmigrator`.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,5 @@
-//! Sends pods away from nodes whose NoExecute taints they do not tolerate, or not for so long.
+//! Sends pods away from nodes whose NoExecute taints they do not tolerate, or not for so long. Answers for upstream's
+//! `pkg/controller/tainteviction`.
 //!
 //! In: nodes and pods. Out: pods marked and deleted, now or when their time is over. [`plan`] says which and when; a
 //! deletion that was planned is called off when the taint goes.

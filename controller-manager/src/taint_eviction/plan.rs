@@ -1,4 +1,4 @@
-//! Eviction of pods from a node because of its NoExecute taints.
+//! Eviction of pods from a node because of its NoExecute taints. Answers for upstream's `processPodOnNode`.
 
 use std::time::{Duration, Instant};
 

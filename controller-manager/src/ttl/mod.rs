@@ -1,5 +1,5 @@
 //! Tells kubelets, by an annotation on their node, how long they may keep secrets and config maps: the longer, the
-//! larger the cluster.
+//! larger the cluster. Answers for upstream's `pkg/controller/ttl`.
 
 use std::sync::Arc;
 

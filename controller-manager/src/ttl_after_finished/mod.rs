@@ -1,4 +1,4 @@
-//! Deletes finished jobs when their time is over.
+//! Deletes finished jobs when their time is over. Answers for upstream's `pkg/controller/ttlafterfinished`.
 //!
 //! In: jobs. Out: jobs deleted with what they own. The server is asked once more before one goes, for its time may have
 //! been changed.

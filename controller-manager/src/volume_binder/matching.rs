@@ -1,4 +1,5 @@
-//! Matching of volumes and claims, and the choice of the best.
+//! Matching of volumes and claims, and the choice of the best. Answers for upstream's `FindMatchingVolume`,
+//! `findBestMatchForClaim`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Binds persistent volume claims to volumes, and says what becomes of volumes whose claim is gone.
+//! Binds persistent volume claims to volumes, and says what becomes of volumes whose claim is gone. Answers for
+//! upstream's `pkg/controller/volume/persistentvolume` (`PersistentVolumeController`).
 
 pub mod maker;
 pub mod matching;

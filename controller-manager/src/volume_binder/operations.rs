@@ -1,4 +1,5 @@
-//! Durations of making a volume for a claim, and of deleting one, from end to end; whoever does it.
+//! Durations of making a volume for a claim, and of deleting one, from end to end; whoever does it. Answers for
+//! upstream's `pkg/controller/volume/persistentvolume/metrics` (`OperationStartTimeCache`).
 //!
 //! In: what is asked for, and what the watches show. Out: durations. Nothing here is decided upon.
 

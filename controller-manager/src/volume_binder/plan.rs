@@ -1,4 +1,5 @@
-//! The next write in the life of a claim or a volume: one at a time, so that every step can be repeated.
+//! The next write in the life of a claim or a volume: one at a time, so that every step can be repeated. Answers for
+//! upstream's `syncUnboundClaim`, `syncBoundClaim`, `syncVolume`.
 
 use std::sync::Arc;
 

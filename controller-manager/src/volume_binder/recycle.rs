@@ -1,4 +1,5 @@
-//! Volumes with the policy Recycle: a pod empties them, then they are free again.
+//! Volumes with the policy Recycle: a pod empties them, then they are free again. Answers for upstream's
+//! `recycleVolumeOperation`.
 //!
 //! In: a released volume, the flags, and what a recycler pod came to. Out: the pod, and the writes that follow. No I/O
 //! here; [`super::recycler_client`] runs the pod.

@@ -1,4 +1,4 @@
-//! Plan for a claim that asks for more than it has.
+//! Plan for a claim that asks for more than it has. Answers for upstream's `pkg/controller/volume/expand`.
 //!
 //! In: the claim and its volume. Out: who expands it. CSI volumes are expanded by their driver's own resizer, which is
 //! told by an event and, for kinds that were moved to CSI, by an annotation. FlexVolumes are expanded by the kubelet

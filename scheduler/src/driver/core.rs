@@ -1,4 +1,5 @@
-//! State that all tasks of the scheduler share, and the event handlers that feed it.
+//! State that all tasks of the scheduler share, and the event handlers that feed it. Answers for upstream's
+//! `pkg/scheduler/eventhandlers.go` (`addAllEventHandlers`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

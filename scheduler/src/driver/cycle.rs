@@ -1,4 +1,5 @@
-//! The scheduling cycle, one pod at a time, and the binding cycles that follow it side by side.
+//! The scheduling cycle, one pod at a time, and the binding cycles that follow it side by side. Answers for upstream's
+//! `ScheduleOne`, `schedulingCycle`, `bindingCycle`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Extenders over HTTP: upstream's wire format, TLS and timeouts.
+//! Extenders over HTTP: upstream's wire format, TLS and timeouts. Answers for upstream's `HTTPExtender`.
 //!
 //! The scheduling cycle waits for the answers, as it has to: it hands its thread over meanwhile.
 

@@ -1,4 +1,5 @@
 //! Tells the world how an attempt went: events, the pod's condition, the promised node; and puts pods back that failed.
+//! Answers for upstream's `handleSchedulingFailure`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The process: flags and configuration, the secure port, leader election, informers, and the scheduling loop.
+//! The process: flags and configuration, the secure port, leader election, informers, and the scheduling loop. Answers
+//! for upstream's `cmd/kube-scheduler/app` (`Run`).
 
 mod api;
 mod binding;

@@ -1,4 +1,5 @@
 //! `/metrics/resources`: what each pod asks for and may use, in the form and under the names that dashboards know.
+//! Answers for upstream's `pkg/scheduler/metrics/resources`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

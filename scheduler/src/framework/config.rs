@@ -1,4 +1,5 @@
-//! `KubeSchedulerConfiguration` v1: profiles and which plugin takes part where.
+//! `KubeSchedulerConfiguration` v1: profiles and which plugin takes part where. Answers for upstream's
+//! `pkg/scheduler/apis/config`.
 
 use serde::Deserialize;
 use serde_json::Value;

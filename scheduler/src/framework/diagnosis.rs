@@ -1,4 +1,4 @@
-//! Reasons why a pod fits nowhere, in upstream's words.
+//! Reasons why a pod fits nowhere, in upstream's words. Answers for upstream's `FitError`, `Diagnosis`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Cluster events, as far as they can make an unschedulable pod schedulable.
+//! Cluster events, as far as they can make an unschedulable pod schedulable. Answers for upstream's `ClusterEvent`,
+//! `PodSchedulingPropertiesChange`.
 
 use std::sync::Arc;
 

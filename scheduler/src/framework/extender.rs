@@ -1,4 +1,4 @@
-//! Extenders: programs outside of the scheduler that have a say in where pods go.
+//! Extenders: programs outside of the scheduler that have a say in where pods go. Answers for upstream's `Extender`.
 //!
 //! Here is what they may say and what follows from it; the HTTP that asks them is the driver's. They are asked in the
 //! order configured, ignorable ones last, and only about pods that use a resource they manage, if they manage any.

@@ -1,4 +1,4 @@
-//! Pods that have been promised a node, because room is being made for them there.
+//! Pods that have been promised a node, because room is being made for them there. Answers for upstream's `nominator`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Questions about many nodes, asked on several threads.
+//! Questions about many nodes, asked on several threads. Answers for upstream's `pkg/scheduler/framework/parallelize`.
 //!
 //! HOT (held by `examples/throughput.rs`). The answers come in the order of the questions, so that a decision is the same
 //! however many threads it took. Threads are started for one round of questions and end with it: most rounds are too short

@@ -1,4 +1,5 @@
-//! The extension points, by upstream's names. A plugin implements those it has something to say at.
+//! The extension points, by upstream's names. A plugin implements those it has something to say at. Answers for
+//! upstream's `k8s.io/kube-scheduler/framework`.
 //!
 //! Everything up to Permit is pure and synchronous: it sees the [`Context`] and the cycle's notes, and does no I/O.
 //! PreBind, Bind and PostBind act, through the [`Api`] they are given.

@@ -1,4 +1,5 @@
-//! A profile: the plugins that take part, point by point, and running them.
+//! A profile: the plugins that take part, point by point, and running them. Answers for upstream's
+//! `pkg/scheduler/framework/runtime` (`frameworkImpl`).
 //!
 //! HOT: `filter` and `score` run per pod and node. No allocation there but for reasons of nodes that say no.
 

@@ -1,4 +1,4 @@
-//! Plugins by name. A new plugin is a file in `plugins` and a line here.
+//! Plugins by name. A new plugin is a file in `plugins` and a line here. Answers for upstream's `NewInTreeRegistry`.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Notes that plugins keep for themselves during one cycle.
+//! Notes that plugins keep for themselves during one cycle. Answers for upstream's `CycleState`.
 
 use std::any::Any;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Status that a plugin answers with.
+//! Status that a plugin answers with. Answers for upstream's `Status`.
 
 use std::borrow::Cow;
 use std::fmt;

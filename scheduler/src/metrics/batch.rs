@@ -1,4 +1,5 @@
-//! Metrics of answers that pods share, under the names of upstream's opportunistic batching.
+//! Metrics of answers that pods share, under the names of upstream's opportunistic batching. Answers for upstream's
+//! `OpportunisticBatch`.
 
 use std::sync::LazyLock;
 use std::time::Duration;

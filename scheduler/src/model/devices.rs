@@ -1,4 +1,5 @@
-//! Devices that nodes can reach: resource slices, read once, grouped to pools and found by node.
+//! Devices that nodes can reach: resource slices, read once, grouped to pools and found by node. Answers for upstream's
+//! `k8s.io/dynamic-resource-allocation/structured` (`GatherPools`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};

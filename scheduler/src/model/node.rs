@@ -1,4 +1,4 @@
-//! One node: what it has, what runs on it, what is left.
+//! One node: what it has, what runs on it, what is left. Answers for upstream's `NodeInfo`.
 //!
 //! The part that comes from the Node object ([`NodeBase`]) is shared between versions, so that placing a pod copies only
 //! the running totals and a list of pointers.

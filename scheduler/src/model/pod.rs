@@ -1,4 +1,4 @@
-//! One pod: who it is, where it is, and what it demands.
+//! One pod: who it is, where it is, and what it demands. Answers for upstream's `PodInfo`.
 
 use std::ops::Deref;
 use std::sync::Arc;

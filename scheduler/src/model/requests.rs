@@ -1,5 +1,6 @@
 //! Requests of a pod as a whole: containers, init containers, sidecars, overhead, pod-level resources and the amounts
-//! that the kubelet has already granted during an in-place resize.
+//! that the kubelet has already granted during an in-place resize. Answers for upstream's
+//! `k8s.io/component-helpers/resource` (`PodRequests`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Amounts of resources: what a pod asks for, what a node has.
+//! Amounts of resources: what a pod asks for, what a node has. Answers for upstream's `Resource`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The cluster at one moment: what one scheduling cycle looks at.
+//! The cluster at one moment: what one scheduling cycle looks at. Answers for upstream's `pkg/scheduler/backend/cache`
+//! (`Snapshot`).
 //!
 //! HOT (held by `examples/throughput.rs`): refreshed once per pod. Nodes sit in *slots* that stay theirs while they live
 //! (the last node moves into the slot of one that goes), and every change is written down in a bounded log, so that

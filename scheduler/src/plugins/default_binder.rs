@@ -1,4 +1,4 @@
-//! DefaultBinder: creates the Binding.
+//! DefaultBinder: creates the Binding. Answers for upstream's `pkg/scheduler/framework/plugins/defaultbinder`.
 //!
 //! When the answer is lost on the way nobody knows whether the pod is bound. Then the server is asked where the pod is: to
 //! take a pod for unbound that is bound would give its room away a second time.

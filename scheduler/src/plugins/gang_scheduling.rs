@@ -1,4 +1,5 @@
 //! GangScheduling: pods of a group are placed when enough of them are there, and bound when enough of them have a node.
+//! Answers for upstream's `pkg/scheduler/framework/plugins/gangscheduling`.
 //!
 //! Behind the gates GenericWorkload and GangScheduling. What a group's policy is stands in its Workload; how far its pods
 //! have come is known to [`Gangs`].

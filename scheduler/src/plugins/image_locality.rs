@@ -1,4 +1,5 @@
-//! ImageLocality: nodes that have the images already are liked better, the more so the bigger the images.
+//! ImageLocality: nodes that have the images already are liked better, the more so the bigger the images. Answers for
+//! upstream's `pkg/scheduler/framework/plugins/imagelocality` (`sumImageScores`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

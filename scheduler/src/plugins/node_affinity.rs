@@ -1,4 +1,5 @@
-//! NodeAffinity: `spec.nodeSelector`, required and preferred node affinity, and affinity added by the profile.
+//! NodeAffinity: `spec.nodeSelector`, required and preferred node affinity, and affinity added by the profile. Answers
+//! for upstream's `pkg/scheduler/framework/plugins/nodeaffinity`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! NodeName: a pod that names its node goes there or nowhere.
+//! NodeName: a pod that names its node goes there or nowhere. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/nodename`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! NodePorts: a host port can be had once per node.
+//! NodePorts: a host port can be had once per node. Answers for upstream's `pkg/scheduler/framework/plugins/nodeports`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! NodeUnschedulable: cordoned nodes take no pods but those that tolerate it.
+//! NodeUnschedulable: cordoned nodes take no pods but those that tolerate it. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/nodeunschedulable`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! NodeVolumeLimits: a CSI driver attaches only so many volumes to a node.
+//! NodeVolumeLimits: a CSI driver attaches only so many volumes to a node. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/nodevolumelimits` (`CSILimits`).
 
 use std::collections::HashSet;
 use std::sync::Arc;

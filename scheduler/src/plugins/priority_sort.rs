@@ -1,4 +1,5 @@
-//! PrioritySort: higher priority first, then first come, first served.
+//! PrioritySort: higher priority first, then first come, first served. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/queuesort`.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

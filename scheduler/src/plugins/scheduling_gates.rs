@@ -1,4 +1,5 @@
-//! SchedulingGates: pods with closed gates stay out of the queue.
+//! SchedulingGates: pods with closed gates stay out of the queue. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/schedulinggates`.
 
 use std::sync::Arc;
 

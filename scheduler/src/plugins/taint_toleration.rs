@@ -1,4 +1,5 @@
-//! TaintToleration: taints keep pods away that do not tolerate them; soft taints make a node less liked.
+//! TaintToleration: taints keep pods away that do not tolerate them; soft taints make a node less liked. Answers for
+//! upstream's `pkg/scheduler/framework/plugins/tainttoleration`.
 
 use std::sync::Arc;
 

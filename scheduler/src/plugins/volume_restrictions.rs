@@ -1,4 +1,5 @@
-//! VolumeRestrictions: disks that one node mounts at a time, and claims that one pod uses at a time.
+//! VolumeRestrictions: disks that one node mounts at a time, and claims that one pod uses at a time. Answers for
+//! upstream's `pkg/scheduler/framework/plugins/volumerestrictions`.
 
 use std::sync::Arc;
 

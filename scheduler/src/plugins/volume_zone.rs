@@ -1,4 +1,5 @@
-//! VolumeZone: volumes labelled with a zone or region are only reached from there.
+//! VolumeZone: volumes labelled with a zone or region are only reached from there. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/volumezone`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

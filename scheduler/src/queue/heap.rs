@@ -1,4 +1,4 @@
-//! A heap whose members can be found and removed by uid.
+//! A heap whose members can be found and removed by uid. Answers for upstream's `pkg/scheduler/backend/heap`.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;

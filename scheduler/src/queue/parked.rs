@@ -1,5 +1,5 @@
 //! Pods that wait for something to happen, in groups of those that the same things help: an event is held against each
-//! group once, however many pods are in it.
+//! group once, however many pods are in it. Answers for upstream's `unschedulablePods`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Plugins' arguments: defaults inside lists, and upstream's rules.
+//! Plugins' arguments: defaults inside lists, and upstream's rules. Answers for upstream's
+//! `pkg/scheduler/apis/config/validation/validation_pluginargs.go`.
 
 use serde_json::{Value, json};
 use shared::flags::parse_duration;

@@ -1,4 +1,4 @@
-//! Upstream's rules for a complete configuration.
+//! Upstream's rules for a complete configuration. Answers for upstream's `ValidateKubeSchedulerConfiguration`.
 
 use serde_json::{Value, json};
 use shared::flags::parse_duration;

@@ -1,4 +1,5 @@
-//! Victims that would have to leave a node, and the choice of a node.
+//! Victims that would have to leave a node, and the choice of a node. Answers for upstream's `SelectVictimsOnNode`,
+//! `pickOneNodeForPreemption`.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! DefaultPreemption: makes room for a pod by taking away lesser ones, as few and as unimportant as will do.
+//! DefaultPreemption: makes room for a pod by taking away lesser ones, as few and as unimportant as will do. Answers
+//! for upstream's `pkg/scheduler/framework/preemption` (`Evaluator.Preempt`).
 //!
 //! Pure: it only names the node and the victims ([`Rescue`]); the driver deletes them.
 

@@ -1,4 +1,5 @@
 //! Finding devices for all claims of a pod on one node: an exhaustive search that takes the first full solution.
+//! Answers for upstream's `Allocator.Allocate`, `allocateOne`.
 //!
 //! Devices are tried in the order of pools, slices and devices. A device that did not lead to a solution stands for all
 //! that are alike. Pure but for the clock that ends a search that takes too long.

@@ -1,4 +1,5 @@
-//! Writing allocations and reservations into claims before the pod is bound, and taking reservations back.
+//! Writing allocations and reservations into claims before the pod is bound, and taking reservations back. Answers for
+//! upstream's `bindClaim`.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! DynamicResources: pods go where the devices of their resource claims are, or can be had.
+//! DynamicResources: pods go where the devices of their resource claims are, or can be had. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/dynamicresources`.
 //!
 //! Claims that are allocated limit the nodes. Claims that are not get devices allocated (structured parameters): Filter
 //! and Score look for them node by node and keep nothing, Reserve looks once more on the node chosen and promises what

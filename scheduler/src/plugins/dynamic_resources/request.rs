@@ -1,4 +1,4 @@
-//! Requests of the claims to allocate, read once per pod.
+//! Requests of the claims to allocate, read once per pod. Answers for upstream's `validateDeviceRequest`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Device selectors: expressions over `device.driver`, `device.attributes[domain].name` and
 //! `device.capacity[domain].name`. Domains that a device does not have are empty, so that `has()` and `in` are enough to
-//! ask.
+//! ask. Answers for upstream's `k8s.io/dynamic-resource-allocation/cel`.
 //!
 //! Expressions are compiled once and run on one device at a time; nothing is made before the first claim needs it.
 

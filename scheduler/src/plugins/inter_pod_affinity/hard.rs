@@ -1,4 +1,5 @@
-//! Terms that keep a pod away: its own, and the anti-affinity of pods that are there.
+//! Terms that keep a pod away: its own, and the anti-affinity of pods that are there. Answers for upstream's
+//! `satisfyExistingPodsAntiAffinity`, `satisfyPodAffinity`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

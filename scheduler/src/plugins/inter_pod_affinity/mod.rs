@@ -1,4 +1,5 @@
-//! InterPodAffinity: pods that want to be, or must not be, in one domain with others.
+//! InterPodAffinity: pods that want to be, or must not be, in one domain with others. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/interpodaffinity`.
 //!
 //! HOT (held by `examples/throughput.rs`, shapes `*affinity`). `hard` keeps pods away, `soft` weighs wishes, the pod's own
 //! and those of pods already there; both judge by what a node shows ([`Rule`]), whether the counts were kept current or

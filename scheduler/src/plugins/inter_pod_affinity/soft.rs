@@ -1,4 +1,5 @@
-//! Wishes to be near or far: the pod's own, and those of pods that are there.
+//! Wishes to be near or far: the pod's own, and those of pods that are there. Answers for upstream's
+//! `processExistingPod`, `NormalizeScore`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! NodeResourcesBalancedAllocation: likes nodes whose resources would be used up evenly.
+//! NodeResourcesBalancedAllocation: likes nodes whose resources would be used up evenly. Answers for upstream's
+//! `balancedResourceScorer`.
 
 use std::sync::Arc;
 

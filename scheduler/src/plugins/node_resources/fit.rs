@@ -1,4 +1,5 @@
-//! NodeResourcesFit: does the pod fit into what is left, and how full would the node be?
+//! NodeResourcesFit: does the pod fit into what is left, and how full would the node be? Answers for upstream's
+//! `fitsRequest`, `computePodResourceRequest`.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! NodeResourcesFit and NodeResourcesBalancedAllocation.
+//! NodeResourcesFit and NodeResourcesBalancedAllocation. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/noderesources`.
 
 pub mod balanced;
 pub mod fit;

@@ -1,4 +1,5 @@
-//! Scoring strategies of NodeResourcesFit: from how full the node would be to a score.
+//! Scoring strategies of NodeResourcesFit: from how full the node would be to a score. Answers for upstream's
+//! `leastResourceScorer`, `mostResourceScorer`, `requestedToCapacityRatioScorer`.
 
 use serde::Deserialize;
 

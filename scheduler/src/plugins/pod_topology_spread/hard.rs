@@ -1,4 +1,4 @@
-//! Constraints that keep a pod away.
+//! Constraints that keep a pod away. Answers for upstream's `calPreFilterState`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! PodTopologySpread: spreads pods evenly over zones, nodes or whatever domain a label makes.
+//! PodTopologySpread: spreads pods evenly over zones, nodes or whatever domain a label makes. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/podtopologyspread`.
 //!
 //! HOT (held by `examples/throughput.rs`, shapes `spread` and `preferred-spread`). `hard` keeps pods away from domains
 //! that have too many already, `soft` likes domains with few; both judge by what a node shows ([`Rule`]), whether the

@@ -1,4 +1,4 @@
-//! Constraints that are mere wishes.
+//! Constraints that are mere wishes. Answers for upstream's `initPreScoreState`, `scoreForCount`.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};

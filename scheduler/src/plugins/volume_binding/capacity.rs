@@ -1,4 +1,5 @@
-//! Capacities that CSI drivers still have, place by place (`CSIStorageCapacity`).
+//! Capacities that CSI drivers still have, place by place (`CSIStorageCapacity`). Answers for upstream's
+//! `hasEnoughCapacity`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Matching of a claim and a volume on a node.
+//! Matching of a claim and a volume on a node. Answers for upstream's `FindMatchingVolume`.
 
 use std::sync::Arc;
 

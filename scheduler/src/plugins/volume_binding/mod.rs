@@ -1,4 +1,5 @@
-//! VolumeBinding: pods go where their volumes are, or where volumes can be had.
+//! VolumeBinding: pods go where their volumes are, or where volumes can be had. Answers for upstream's
+//! `pkg/scheduler/framework/plugins/volumebinding` (`FindPodVolumes`).
 //!
 //! Claims that bind at once must be bound already. Claims that wait for their first consumer get a volume that is there,
 //! or have one made, on the node chosen; both are set down at Reserve and carried out at PreBind.

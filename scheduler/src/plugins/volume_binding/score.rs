@@ -1,5 +1,5 @@
 //! Scores by how full storage would be (StorageCapacityScoring): of volumes that are there where the pod gets such, else of
-//! the places where volumes are made.
+//! the places where volumes are made. Answers for upstream's `buildScorerFunction`.
 
 use std::collections::BTreeMap;
 
