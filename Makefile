@@ -114,9 +114,13 @@ fuzz: ## Give every decoder, selector, patch, expression and frame bad bytes, FU
 CHAOS_SECONDS ?= 600
 chaos: export CHAOS_SECONDS := $(CHAOS_SECONDS)
 chaos: export CHAOS_SEED ?= $(shell date +%s)
-chaos: ## Play controllers and scheduler under lags, outages and failures from seeds, CHAOS_SECONDS (600) each
+chaos: export NODE_CHAOS_KILLS ?= 200
+chaos: deps ## Play controllers and scheduler under lags, outages and failures from seeds, CHAOS_SECONDS (600) each; kill a node's kubelet and runtime NODE_CHAOS_KILLS (200) times
 	@cargo test --locked -p ironclad-controller-manager --lib -- sim::tests::seeded --nocapture
 	@cargo test --locked -p ironclad-scheduler --lib -- driver::chaos --nocapture
+	@cargo build --workspace --locked --bins --examples
+	@e2e/images/build.sh $(CACHE)/images $(CARGO_TARGET_DIR)/debug/cluster busybox
+	@BINARIES=$(CARGO_TARGET_DIR)/debug cargo test --workspace --locked --test node_chaos -- --nocapture
 
 bench: deps build ## Print one JSON line for each figure
 	@hack/bench.sh $(CACHE) $(TRIPLE)
