@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// Limit of huge pages of a tier: its pods have their own.
 const UNBOUNDED_HUGE_PAGES: u64 = 1 << 62;
 
+/// Folder of the hierarchy without controllers, on machines that have it beside those of v1.
+const UNIFIED: &str = "unified";
+
 /// Rounds of killing before a cgroup that does not empty is given up until the next call.
 const KILL_ROUNDS: usize = 50;
 const KILL_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
@@ -36,6 +39,9 @@ pub enum Driver {
 pub struct FsCgroups {
     /// Mount points: one on v2, one a controller on v1.
     mounts: Vec<PathBuf>,
+    /// The hierarchy without controllers beside those of v1, in which a runtime makes pods' cgroups as well: nobody limits
+    /// anything there, and nobody but the kubelet removes them.
+    unified: Option<PathBuf>,
     /// The cgroup of all pods.
     kubepods: Name,
     driver: Driver,
@@ -71,13 +77,14 @@ impl FsCgroups {
             CgroupVersion::V2 => vec![base.to_path_buf()],
             CgroupVersion::V1 => v1_mounts(base),
         };
+        let unified = Some(base.join(UNIFIED)).filter(|path| version == CgroupVersion::V1 && path.is_dir());
         let root = Name::of_path(root);
         let path = root.cgroupfs();
         if mounts.iter().any(|mount| !join(mount, &path).is_dir()) {
             return Err(CgroupError(format!("invalid configuration: cgroup-root [{path:?}] doesn't exist")));
         }
         let (kubepods, driver) = (root.child("kubepods"), Driver::Cgroupfs);
-        Ok(Self { mounts, kubepods, driver, version, config, page_sizes: Vec::new() })
+        Ok(Self { mounts, unified, kubepods, driver, version, config, page_sizes: Vec::new() })
     }
 
     #[cfg(test)]
@@ -165,12 +172,17 @@ impl FsCgroups {
         text.split_whitespace().next()?.parse().ok().filter(|limit| *limit >= 0)
     }
 
+    /// Mount points at which pods may have cgroups.
+    fn hierarchies(&self) -> impl Iterator<Item = &PathBuf> {
+        self.mounts.iter().chain(&self.unified)
+    }
+
     /// A pod's cgroups in whichever tier they are, with their folders; the pod object may be gone.
     fn found(&self, pod_uid: &str) -> Vec<(Name, PathBuf)> {
         let names = self.tiers().map(|tier| tier.child(&format!("pod{pod_uid}")));
         let folders = |name: Name| {
             let path = self.path(&name);
-            self.mounts.iter().map(move |mount| (name.clone(), join(mount, &path)))
+            self.hierarchies().map(move |mount| (name.clone(), join(mount, &path)))
         };
         names.into_iter().flat_map(folders).filter(|(_, folder)| folder.is_dir()).collect()
     }
@@ -322,7 +334,7 @@ impl Cgroups for FsCgroups {
         for tier in self.tiers() {
             let path = self.path(&tier);
             for entry in
-                self.mounts.iter().filter_map(|mount| fs::read_dir(join(mount, &path)).ok()).flatten().flatten()
+                self.hierarchies().filter_map(|mount| fs::read_dir(join(mount, &path)).ok()).flatten().flatten()
             {
                 let folder = entry.file_name();
                 uids.extend(folder.to_str().and_then(|folder| self.uid(&tier, folder)));
@@ -402,7 +414,7 @@ impl Cgroups for NoCgroups {
 fn v1_mounts(base: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
     // Links (`cpu -> cpu,cpuacct`) lead to hierarchies that are listed themselves.
-    entries.filter(|path| path.is_dir() && !path.is_symlink() && !path.ends_with("unified")).collect()
+    entries.filter(|path| path.is_dir() && !path.is_symlink() && !path.ends_with(UNIFIED)).collect()
 }
 
 fn join(mount: &Path, path: &str) -> PathBuf {

@@ -112,6 +112,22 @@ fn pods_get_cgroups_in_their_tier_and_lose_them() {
     std::fs::remove_dir_all(&base).expect("clean");
 }
 
+/// Runtimes make a pod's cgroup in the hierarchy without controllers, too, and leave it there.
+#[test]
+fn pods_leave_nothing_in_the_hierarchy_without_controllers() {
+    let base = tempfile::tempdir().expect("folder");
+    for folder in ["memory/node", "unified/node/kubepods/burstable/podu1/container", "unified/node/kubepods/podu2"] {
+        std::fs::create_dir_all(base.path().join(folder)).expect("folder");
+    }
+    let tree = FsCgroups::at(base.path(), "/node", CgroupVersion::V1, config()).expect("tree");
+    assert_eq!(tree.pods(), ["u1", "u2"]);
+    for uid in tree.pods() {
+        tree.remove_pod(&uid).expect("removed");
+    }
+    assert!(tree.pods().is_empty());
+    assert!(base.path().join("unified/node/kubepods/burstable").is_dir());
+}
+
 #[test]
 fn a_missing_root_is_refused() {
     let error =
