@@ -15,6 +15,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 /// The least time between two certificates: a signer whose certificates are never good enough is not asked without end.
 const REST: Duration = Duration::from_secs(1);
+/// Time between two looks at the clock.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// Time to request a new certificate: after seven to nine tenths of this one's life, as `dice` (0 to 1) says, so that
 /// the nodes of a cluster do not all ask at once. At once, when the names are not those wanted.
@@ -49,11 +51,11 @@ impl Rotation {
             let leaf = store.load();
             metrics::certificate(role, leaf.as_ref().map(|leaf| leaf.not_after));
             let due = if at_once { 0 } else { due(leaf.as_ref(), &wanted, rand::random()) };
-            let wait = Duration::from_secs(u64::try_from(due - Timestamp::now().as_second()).unwrap_or(0));
-            tracing::debug!(file = %store.current().display(), seconds = wait.as_secs(), "Waiting for the certificate rotation");
+            let seconds = (due - Timestamp::now().as_second()).max(0);
+            tracing::debug!(file = %store.current().display(), seconds, "Waiting for the certificate rotation");
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(wait) => {}
+                () = until(due, || Timestamp::now().as_second()) => {}
             }
             tracing::info!(file = %store.current().display(), "Rotating certificates");
             let client = clients(is_valid(leaf.as_ref()));
@@ -91,6 +93,13 @@ impl Rotation {
     }
 }
 
+/// Waits until the clock shows this time, in seconds. The clock is looked at again and again, for it may be set forward.
+async fn until(due: i64, clock: impl Fn() -> i64) {
+    while let Some(left) = u64::try_from(due - clock()).ok().filter(|left| *left > 0) {
+        tokio::time::sleep(Duration::from_secs(left).min(LOOK)).await;
+    }
+}
+
 fn is_valid(leaf: Option<&Leaf>) -> bool {
     leaf.is_some_and(|leaf| leaf.not_after > Timestamp::now().as_second())
 }
@@ -98,6 +107,17 @@ fn is_valid(leaf: Option<&Leaf>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_forward_does_not_let_a_certificate_end() {
+        let begun = tokio::time::Instant::now();
+        let (ahead, passed) = (AtomicI64::new(0), || i64::try_from(begun.elapsed().as_secs()).expect("seconds"));
+        let mut waiting = std::pin::pin!(until(1_000_000, || passed() + ahead.load(Ordering::Relaxed)));
+        assert!(tokio::time::timeout(Duration::from_secs(500), &mut waiting).await.is_err(), "it is not time");
+        ahead.store(1_000_000, Ordering::Relaxed);
+        tokio::time::timeout(LOOK, waiting).await.expect("seen at the next look");
+    }
 
     #[test]
     fn certificates_are_renewed_in_time() {

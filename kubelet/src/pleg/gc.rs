@@ -45,7 +45,7 @@ pub fn garbage(containers: &[v1::Container], sandboxes: &[v1::PodSandbox], alive
         }
     }
     for list in dead.values_mut() {
-        list.sort_by_key(|c| std::cmp::Reverse(c.created_at));
+        list.sort_by_key(|c| std::cmp::Reverse((attempt(c), c.created_at)));
         found.containers.extend(list.iter().skip(1).map(|c| c.id.clone()));
     }
     let used: HashSet<&str> =
@@ -57,12 +57,17 @@ pub fn garbage(containers: &[v1::Container], sandboxes: &[v1::PodSandbox], alive
         }
     }
     for list in by_pod.values_mut() {
-        list.sort_by_key(|s| std::cmp::Reverse(s.created_at));
+        list.sort_by_key(|s| std::cmp::Reverse((s.metadata.as_ref().map(|m| m.attempt), s.created_at)));
         let old = list.iter().skip(1).filter(|s| s.state() == v1::PodSandboxState::SandboxNotready);
         found.sandboxes.extend(old.filter(|s| !used.contains(s.id.as_str())).map(|s| s.id.clone()));
     }
     found.sandboxes.sort();
     found
+}
+
+/// Number of a container's start: its time is that of a clock that may be set back.
+fn attempt(container: &v1::Container) -> Option<u32> {
+    container.metadata.as_ref().map(|metadata| metadata.attempt)
 }
 
 /// Removes the garbage of pods that live.
@@ -277,6 +282,16 @@ mod tests {
             state: i32::from(!ready),
             ..Default::default()
         };
+        let mut back = container("c1", "c", Exited, 1, "s2");
+        let mut kept = container("c2", "c", Exited, 0, "s2");
+        for (container, attempt) in [(&mut back, 1), (&mut kept, 2)] {
+            container.metadata = Some(v1::ContainerMetadata { attempt, ..Default::default() });
+        }
+        assert_eq!(
+            garbage(&[back, kept], &[], &HashSet::from(["u".to_owned()])).containers,
+            ["c1"],
+            "the clock went back"
+        );
         let sandboxes = [sandbox("s0", 1, false), sandbox("s1", 2, false), sandbox("s2", 3, true)];
         let alive = HashSet::from(["u".to_owned()]);
         let found = garbage(&containers, &sandboxes, &alive);

@@ -8,11 +8,12 @@ pub mod logs;
 use crate::cri::{CriError, Runtime, labels, v1};
 use crate::metrics;
 use crate::workers::manager::Manager;
+use parking_lot::Mutex;
 use shared::flags::format_duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Interval at which the runtime is listed.
@@ -26,32 +27,33 @@ const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 /// A relist older than this means that the runtime hangs.
 pub const THRESHOLD: Duration = Duration::from_secs(180);
 
-/// Seconds without a relist after which `/healthz` fails.
-const STUCK: i64 = 120;
+/// Time without a relist after which `/healthz` fails.
+const STUCK: Duration = Duration::from_secs(120);
 
-/// Time of the last relist that succeeded; node readiness depends on it.
+/// Time of the last relist that succeeded, by a clock that nobody sets; node readiness depends on it.
 #[derive(Debug, Default)]
-pub struct Health(AtomicI64);
+pub struct Health(Mutex<Option<Instant>>);
 
 impl Health {
     fn beat(&self) {
-        self.0.store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    fn age(&self) -> Option<Duration> {
+        self.0.lock().map(|last| last.elapsed())
     }
 
     /// Reports whether relists succeeded once and have failed since for too long. Answers for upstream's
     /// `SyncLoopHealthCheck`: its loop does not go on while the runtime fails.
     pub fn is_stuck(&self) -> bool {
-        let last = self.0.load(Ordering::Relaxed);
-        last != 0 && jiff::Timestamp::now().as_second() - last > STUCK
+        self.age().is_some_and(|age| age > STUCK)
     }
 
     /// Returns why pods cannot be watched, if they cannot.
     pub fn error(&self) -> Option<String> {
-        let last = self.0.load(Ordering::Relaxed);
-        if last == 0 {
+        let Some(age) = self.age() else {
             return Some("PLEG is not healthy: pleg has yet to be successful".to_owned());
-        }
-        let age = u64::try_from(jiff::Timestamp::now().as_second() - last).map_or(Duration::ZERO, Duration::from_secs);
+        };
         (age > THRESHOLD).then(|| {
             let (age, limit) = (format_duration(age), format_duration(THRESHOLD));
             format!("PLEG is not healthy: pleg was last seen active {age} ago; threshold is {limit}")
@@ -202,6 +204,24 @@ fn uid_of(event: &v1::ContainerEventResponse) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The node's clock stands still here: a clock that is set says nothing about relists.
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_hangs_by_the_time_that_passes() {
+        let health = Health::default();
+        assert_eq!(health.error().as_deref(), Some("PLEG is not healthy: pleg has yet to be successful"));
+        health.beat();
+        for (seconds, stuck, error) in [
+            (119, false, None),
+            (2, true, None),
+            (60, true, Some("PLEG is not healthy: pleg was last seen active 3m1s ago; threshold is 3m0s")),
+        ] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert_eq!((health.is_stuck(), health.error().as_deref()), (stuck, error), "{seconds} s on");
+        }
+        health.beat();
+        assert_eq!((health.is_stuck(), health.error()), (false, None));
+    }
 
     #[test]
     fn only_pods_that_changed_are_woken() {

@@ -45,14 +45,15 @@ impl Backoff {
         self.entries.get(key).map_or(Duration::ZERO, |e| e.delay.unsigned_abs())
     }
 
-    /// Returns the time left to wait after `event`, if the key is in back-off.
+    /// Returns the time left to wait after `event`, if the key is in back-off. An event further ahead than the delay is one
+    /// before the clock was set back: nothing waits until the clock comes there again.
     pub fn remaining(&self, key: &str, event: Timestamp, now: Timestamp) -> Option<SignedDuration> {
         let entry = *self.entries.get(key)?;
         if self.expired(entry, event) {
             return None;
         }
         let left = entry.delay - now.duration_since(event);
-        (left > SignedDuration::ZERO).then_some(left)
+        (left > SignedDuration::ZERO && left <= entry.delay * 2).then_some(left)
     }
 
     /// Records that the key is tried again after `event`.
@@ -76,6 +77,17 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).expect("in range")
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_nothing_waiting() {
+        let mut backoff = Backoff::default();
+        backoff.next("k", at(0), at(0));
+        for (now, expected) in
+            [(1, Some(9)), (0, Some(10)), (-2, Some(12)), (-10, Some(20)), (-11, None), (-86_400, None)]
+        {
+            assert_eq!(backoff.remaining("k", at(0), at(now)).map(|left| left.as_secs()), expected, "{now} s");
+        }
     }
 
     #[test]

@@ -90,6 +90,13 @@ pub struct Observed {
 }
 
 impl Observed {
+    /// Puts the newest attempts first. Attempts are counted on for as long as the runtime knows the one before; the times at
+    /// which they were made go back when the node's clock does, and decide between equal numbers alone.
+    fn sort(&mut self) {
+        self.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+        self.containers.sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
+    }
+
     /// The newest sandbox, if it is ready.
     pub fn active_sandbox(&self) -> Option<&Sandbox> {
         self.sandboxes.first().filter(|s| s.ready)
@@ -172,8 +179,7 @@ impl Observer {
             }
         }
         self.ended = ended;
-        observed.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
-        observed.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
+        observed.sort();
         Ok(observed)
     }
 }
@@ -242,5 +248,40 @@ fn container(mut status: v1::ContainerStatus, sandbox_id: String) -> Container {
         termination_policy,
         user: status.user.and_then(|u| u.linux),
         given: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_attempt_is_known_after_the_clock_was_set_back() {
+        let container = |id: &str, restart_count: u32, created_at: i64| Container {
+            id: id.into(),
+            name: "c".into(),
+            sandbox_id: "s1".into(),
+            restart_count,
+            created_at,
+            ..Container::default()
+        };
+        let sandbox = |id: &str, attempt: u32, created_at: i64| Sandbox {
+            id: id.into(),
+            ready: id == "s1",
+            attempt,
+            created_at,
+            ..Sandbox::default()
+        };
+        for times in [[1, 2], [2, 1], [1, 1]] {
+            let mut observed = Observed {
+                sandboxes: vec![sandbox("s0", 0, times[0]), sandbox("s1", 1, times[1])],
+                containers: vec![container("c0", 0, times[0]), container("c1", 1, times[1])],
+            };
+            observed.sort();
+            let newest = |found: Option<&Container>| found.map(|c| c.id.clone());
+            assert_eq!(observed.active_sandbox().map(|s| s.id.as_str()), Some("s1"), "{times:?}");
+            assert_eq!(newest(observed.latest("c")).as_deref(), Some("c1"), "{times:?}");
+            assert_eq!(newest(observed.previous("c")).as_deref(), Some("c0"), "{times:?}");
+        }
     }
 }
