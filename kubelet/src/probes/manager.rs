@@ -98,14 +98,21 @@ impl Manager {
         for (kind, probe) in probes(container) {
             let key = Key { pod_uid: pod_uid.clone(), container: container.name.clone(), kind };
             let mut workers = self.workers.lock();
-            if workers.get(&key).is_some_and(|known| known.container_id == running.container_id) {
+            let first = first_result(kind, told);
+            let known = workers.get(&key).filter(|known| known.container_id == running.container_id);
+            // What an earlier kubelet found may only be told once this one has begun: a mirror pod tells it late.
+            if known.is_some_and(|known| !known.shared.continues(first)) {
                 continue;
             }
-            let first = first_result(kind, told);
-            let shared = Arc::new(Shared { result: Mutex::new(first) });
+            if known.is_some() && kind != ProbeKind::Startup {
+                continue;
+            }
+            let shared = Arc::new(Shared::new(first));
             let container_id = running.container_id.clone();
             if (kind, first) == (ProbeKind::Startup, ProbeResult::Success) {
                 workers.insert(key, Running { container_id, shared, task: None });
+                drop(workers);
+                self.gate(&pod_uid, container, running, told);
                 continue;
             }
             let worker = Worker {
@@ -159,8 +166,7 @@ impl Probes for Manager {
         let key = Key { pod_uid: pod_uid.to_owned(), container: container.to_owned(), kind };
         let workers = self.workers.lock();
         let worker = workers.get(&key).filter(|worker| worker.container_id == container_id)?;
-        let result = *worker.shared.result.lock();
-        Some(result)
+        Some(worker.shared.result())
     }
 }
 
@@ -225,7 +231,8 @@ mod tests {
         // The startup probe would fail by now.
         let probe = |code: &str, failures: u32| json!({"exec": {"command": [code]}, "periodSeconds": 1, "failureThreshold": failures});
         let container = json!({"name": "c", "startupProbe": probe("1", 1), "readinessProbe": probe("1", 3)});
-        let mut pod = Pod::clone(&pod(container));
+        let untold = pod(container);
+        let mut pod = Pod::clone(&untold);
         let told = json!({"containerStatuses": [{"name": "c", "image": "", "imageID": "", "restartCount": 0,
             "containerID": "containerd://known", "ready": true, "started": true}]});
         pod.status = serde_json::from_value(told).expect("a status");
@@ -234,6 +241,9 @@ mod tests {
             |id: &str| [ProbeKind::Startup, ProbeKind::Readiness].map(|kind| manager.result("u", "c", kind, id));
         manager.observe(&pod, &[], &running("other"));
         assert_eq!(results("other"), [Some(ProbeResult::Unknown), Some(ProbeResult::Failure)]);
+        // A mirror pod may tell of it when the kubelet has begun.
+        manager.observe(&untold, &[], &running("known"));
+        assert_eq!(results("known"), [Some(ProbeResult::Unknown), Some(ProbeResult::Failure)]);
         manager.observe(&pod, &[], &running("known"));
         assert_eq!(results("known"), [Some(ProbeResult::Success); 2]);
         // Readiness is looked at again, and is lost at its threshold.

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
@@ -59,7 +60,38 @@ pub(super) fn initial(kind: ProbeKind) -> ProbeResult {
 /// State that a worker shares with the manager.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) result: Mutex<ProbeResult>,
+    result: Mutex<ProbeResult>,
+    /// The result is one of this kubelet's probes.
+    settled: AtomicBool,
+}
+
+impl Shared {
+    /// Before the first threshold is met.
+    pub(super) fn new(first: ProbeResult) -> Self {
+        Self { result: Mutex::new(first), settled: AtomicBool::new(false) }
+    }
+
+    pub(super) fn result(&self) -> ProbeResult {
+        *self.result.lock()
+    }
+
+    /// Goes on from a success that an earlier kubelet found, as long as no probe has said anything since; true when that is
+    /// news.
+    pub(super) fn continues(&self, first: ProbeResult) -> bool {
+        let mut result = self.result.lock();
+        let news = first == ProbeResult::Success && *result != first && !self.settled.load(Ordering::Relaxed);
+        if news {
+            *result = first;
+        }
+        news
+    }
+
+    /// Keeps what a probe found; returns what was before.
+    fn settle(&self, found: ProbeResult) -> ProbeResult {
+        let mut result = self.result.lock();
+        self.settled.store(true, Ordering::Relaxed);
+        std::mem::replace(&mut *result, found)
+    }
 }
 
 /// One probe of one container, with everything its loop needs.
@@ -153,7 +185,7 @@ impl Worker {
 
     /// Keeps the result and tells of it; false when it is the one that was known.
     async fn settle(&self, result: ProbeResult) -> bool {
-        let before = std::mem::replace(&mut *self.shared.result.lock(), result);
+        let before = self.shared.settle(result);
         let restarts = self.kind != ProbeKind::Readiness && result == ProbeResult::Failure;
         if before == result && !restarts {
             return false;
@@ -176,6 +208,17 @@ fn seconds(value: i32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_found_before_counts_until_a_probe_says_otherwise() {
+        use ProbeResult::{Failure, Success};
+        let shared = Shared::new(Failure);
+        assert_eq!((shared.continues(Failure), shared.result()), (false, Failure), "nothing is told");
+        assert_eq!((shared.continues(Success), shared.result()), (true, Success));
+        assert_eq!((shared.continues(Success), shared.result()), (false, Success), "it is known");
+        assert_eq!((shared.settle(Failure), shared.result()), (Success, Failure));
+        assert_eq!((shared.continues(Success), shared.result()), (false, Failure), "a probe knows better");
+    }
 
     #[test]
     fn results_settle_after_their_thresholds_in_a_row() {

@@ -45,6 +45,8 @@ struct Entry {
     /// Status that the API server has, as far as is known, and since which revision.
     base: Option<(u64, Value)>,
     reclaimed: bool,
+    /// The status was computed from what an earlier one says of the pod's containers.
+    continued: bool,
     /// Time of the first change that the API server has not been told of.
     changed: Option<Instant>,
 }
@@ -133,10 +135,10 @@ impl Writer {
 
     async fn write(&self, uid: &str) -> Result<Outcome, String> {
         let Some(client) = &self.client else { return Ok(Outcome::Done) };
-        let (pod, mut status, base, reclaimed) = {
+        let (pod, mut status, base, reclaimed, continued) = {
             let entries = self.entries.lock();
             let Some(entry) = entries.get(uid) else { return Ok(Outcome::Done) };
-            (Arc::clone(&entry.pod), entry.status.clone(), entry.base.clone(), entry.reclaimed)
+            (Arc::clone(&entry.pod), entry.status.clone(), entry.base.clone(), entry.reclaimed, entry.continued)
         };
         let (target, base) = if pods::is_static(&pod) {
             let Some(mirror) = self.manager.get().and_then(|manager| manager.mirror(&pod)) else {
@@ -144,6 +146,10 @@ impl Writer {
                 return Ok(Outcome::Done);
             };
             let base = base.filter(|(known, _)| *known >= revision(&mirror)).map(|(_, base)| base);
+            if !continued && runs(&status) && mirror.status.as_ref().is_some_and(runs) {
+                // The worker has been told of the mirror pod, and is about to say whether what was Ready still is.
+                return Ok(Outcome::Done);
+            }
             let base = base.unwrap_or_else(|| document(mirror.status.as_ref()));
             keep_times(&base, &mut status);
             (mirror, base)
@@ -194,15 +200,21 @@ impl Writer {
                 status: status.clone(),
                 base: None,
                 reclaimed,
+                continued: false,
                 changed: None,
             });
             entry.pod = Arc::clone(pod);
             entry.changed.get_or_insert_with(Instant::now);
             entry.status = status.clone();
             entry.reclaimed |= reclaimed;
+            entry.continued |= pod.status.as_ref().is_some_and(runs);
         }
         self.queue.add(uid);
     }
+}
+
+fn runs(status: &PodStatus) -> bool {
+    status.phase.as_deref() == Some("Running")
 }
 
 /// Keeps the start time, and the times of conditions that have not changed, of a static pod's status as its mirror has it: the
@@ -260,6 +272,10 @@ impl StatusSink for Writer {
 
     fn reclaimed(&self, pod: &Arc<Pod>, status: &PodStatus) {
         self.put(pod, status, true);
+    }
+
+    fn mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {
+        self.manager.get()?.mirror(pod)
     }
 
     fn forget(&self, uid: &str) {

@@ -27,6 +27,8 @@ pub trait StatusSink: Send + Sync {
     fn set(&self, pod: &Arc<Pod>, status: &PodStatus);
     /// Everything of the pod was given back; a pod that is being deleted may go from the API server.
     fn reclaimed(&self, pod: &Arc<Pod>, status: &PodStatus);
+    /// The mirror pod of a static pod, once the API server has told of it.
+    fn mirror(&self, pod: &Pod) -> Option<Arc<Pod>>;
     /// The kubelet forgets the pod.
     fn forget(&self, uid: &str);
 }

@@ -87,7 +87,14 @@ impl Manager {
     pub fn upsert(self: &Arc<Self>, pod: Arc<Pod>) {
         if pods::is_mirror(&pod) {
             let full_name = pods::full_name(&pod);
-            self.inner.lock().mirrors.insert(full_name, pod);
+            let uid = pod.metadata.uid.clone();
+            let before = self.inner.lock().mirrors.insert(full_name, Arc::clone(&pod));
+            if before.is_none_or(|before| before.metadata.uid != uid)
+                && let Some(uid) = self.static_uid(&pod)
+            {
+                // It tells what was before this kubelet.
+                self.poke(&uid);
+            }
             self.mirror_changed.notify_one();
             return;
         }

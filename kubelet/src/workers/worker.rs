@@ -14,6 +14,7 @@ use crate::images::Wait;
 use crate::metrics;
 use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
+use crate::sources::annotations;
 use crate::status::generate::{Inputs, pod_status, rejected};
 use crate::topology::{HintProvider, Refusal};
 use jiff::{SignedDuration, Timestamp};
@@ -29,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 const MAX_ROUNDS: usize = 32;
 /// First and longest wait after a failed round.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
+/// Least time between two refreshes of a pod's volumes.
+const REFRESH: Duration = Duration::from_secs(30);
 
 struct Results<'a> {
     cx: &'a Context,
@@ -76,10 +79,12 @@ pub struct Worker {
     waiting: HashMap<String, Wait>,
     pub(super) hooks_run: Arc<HooksRun>,
     pub(super) published: Option<PodStatus>,
+    /// Status that a static pod's mirror pod had when this kubelet first saw it.
+    told: Option<PodStatus>,
     /// Volumes that were mounted last, all of the pod's.
     mounted: Option<Volumes>,
     seen: Timestamp,
-    last_refresh: Timestamp,
+    last_refresh: Instant,
     failures: u32,
     pub(super) resources: Resources,
 }
@@ -89,18 +94,18 @@ impl Worker {
     pub fn new(cx: Arc<Context>, mailbox: Arc<Mailbox>) -> Self {
         let uid = pods::uid(&mailbox.pod()).to_owned();
         let crash = Backoff::new(super::backoff::INITIAL, cx.settings.max_crash_backoff);
-        let now = Timestamp::now();
         Self {
             cx,
             mailbox,
             uid,
             crash,
-            seen: now,
-            last_refresh: now,
+            seen: Timestamp::now(),
+            last_refresh: Instant::now(),
             observer: Observer::default(),
             waiting: HashMap::new(),
             hooks_run: Arc::default(),
             published: None,
+            told: None,
             mounted: None,
             failures: 0,
             resources: Resources::default(),
@@ -216,6 +221,8 @@ impl Worker {
         terminated: bool,
     ) -> PodStatus {
         let cx = Arc::clone(&self.cx);
+        let knew = self.told.is_some();
+        let pod = &self.as_told(pod);
         let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
         let facts = cx.facts(pod, &ips);
         let running: Vec<RunningContainer> = observed
@@ -277,11 +284,27 @@ impl Worker {
         if status.phase.as_deref() == Some("Running") && matches!(phase, None | Some("Pending")) {
             metrics::pod_runs(pod, self.seen);
         }
-        if self.published.as_ref() != Some(&status) {
+        // What waited for the mirror pod to be known is written now, changed or not.
+        if self.published.as_ref() != Some(&status) || knew != self.told.is_some() {
             self.cx.statuses.set(pod, &status);
             self.published = Some(status.clone());
         }
         status
+    }
+
+    /// A pod as an earlier kubelet has told of it. A static pod's manifest says nothing of that: its mirror pod does, once it
+    /// is known.
+    fn as_told(&mut self, pod: &Arc<Pod>) -> Arc<Pod> {
+        if !pods::is_static(pod) {
+            return Arc::clone(pod);
+        }
+        if self.told.is_none() {
+            self.told = self.cx.statuses.mirror(pod).and_then(|mirror| told_of(pod, &mirror));
+        }
+        match &self.told {
+            Some(status) => Arc::new(Pod { status: Some(status.clone()), ..Pod::clone(pod) }),
+            None => Arc::clone(pod),
+        }
     }
 
     async fn sync(&mut self, pod: &Arc<Pod>) -> Round {
@@ -347,11 +370,10 @@ impl Worker {
     }
 
     async fn refresh(&mut self, pod: &Arc<Pod>, observed: &Observed) {
-        let now = Timestamp::now();
-        if now.duration_since(self.last_refresh) < SignedDuration::from_secs(30) {
+        if self.last_refresh.elapsed() < REFRESH {
             return;
         }
-        self.last_refresh = now;
+        self.last_refresh = Instant::now();
         let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
         let (cx, facts) = (Arc::clone(&self.cx), self.cx.facts(pod, &ips));
         if let Some(Err(error)) = self.watch_start(pod, cx.volumes.refresh(pod, &facts)).await {
@@ -581,6 +603,13 @@ impl Worker {
     }
 }
 
+/// Status in a mirror pod that goes on for its static pod: that of this very manifest, unless it has ended. A static pod that
+/// failed begins anew with the kubelet.
+fn told_of(pod: &Pod, mirror: &Pod) -> Option<PodStatus> {
+    let same = pods::annotation(pod, annotations::HASH) == pods::annotation(mirror, annotations::MIRROR);
+    mirror.status.clone().filter(|status| same && status.phase.as_deref() == Some("Running"))
+}
+
 /// Remembers what was mounted and returns it when it cannot be mounted anew: the API server may be away, or an object be
 /// gone, and what is mounted serves a container that is started again. Upstream waits for volumes that never were mounted,
 /// and for no others.
@@ -630,6 +659,29 @@ fn container_to_start<'a>(
 mod tests {
     use super::*;
     use crate::volumes::MountedVolume;
+
+    #[test]
+    fn a_mirror_pod_tells_of_its_own_manifest_alone() {
+        let with = |key: &str, hash: &str, phase: Option<&str>| Pod {
+            metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                annotations: Some([(key.to_owned(), hash.to_owned())].into()),
+                ..Default::default()
+            },
+            status: phase.map(|phase| PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() }),
+            ..Pod::default()
+        };
+        let pod = with(annotations::HASH, "a", None);
+        for (hash, phase, expected) in [
+            ("a", Some("Running"), true),
+            ("b", Some("Running"), false),
+            ("a", Some("Pending"), false),
+            ("a", Some("Failed"), false),
+            ("a", None, false),
+        ] {
+            let told = told_of(&pod, &with(annotations::MIRROR, hash, phase));
+            assert_eq!(told.is_some(), expected, "{hash} {phase:?}");
+        }
+    }
 
     #[test]
     fn what_was_mounted_serves_when_it_cannot_be_mounted_anew() {
