@@ -115,7 +115,8 @@ CHAOS_SECONDS ?= 600
 chaos: export CHAOS_SECONDS := $(CHAOS_SECONDS)
 chaos: export CHAOS_SEED ?= $(shell date +%s)
 chaos: export NODE_CHAOS_KILLS ?= 200
-chaos: deps ## Play controllers and scheduler under lags, outages and failures from seeds, CHAOS_SECONDS (600) each; kill a node's kubelet and runtime NODE_CHAOS_KILLS (200) times
+chaos: export NODE_OUTAGE_SECONDS ?= 300
+chaos: deps ## Play controllers and scheduler under lags, outages and failures from seeds, CHAOS_SECONDS (600) each; kill a node's kubelet and runtime NODE_CHAOS_KILLS (200) times and take its API server away for NODE_OUTAGE_SECONDS (300)
 	@cargo test --locked -p ironclad-controller-manager --lib -- sim::tests::seeded --nocapture
 	@cargo test --locked -p ironclad-scheduler --lib -- driver::chaos --nocapture
 	@cargo build --workspace --locked --bins --examples

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// The folder of the node that containers write to.
-pub const FOLDER: &str = "/var/lib/kubelet/book";
+/// The folder of the node that containers write to: not on the kubelet's disk, which is full at times.
+pub const FOLDER: &str = "/opt/containerd/book";
 /// Begins the name that a container's first program gives itself.
 pub const MARK: &str = "chaos-of-";
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// The file of a pod on the node's disk.
 pub fn page(disk: &Path, pod: &str) -> PathBuf {
-    disk.join("var-lib-kubelet/book").join(pod)
+    disk.join("opt-containerd/book").join(pod)
 }
 
 /// Counts lines of a page that are this one.

@@ -1,19 +1,24 @@
 //! A node whose kubelet and runtime are killed (`kill -9`) at every step of a pod's life, while pods come and go: pod
-//! folder, volumes, sandbox, container, exec, termination, removal; with the API server away as well.
+//! folder, volumes, sandbox, container, exec, termination, removal; with the API server away or the kubelet's disk full as
+//! well. Then the API server is away for longer.
 //!
 //! Afterwards no pod is lost and none has run twice, no container was restarted that need not be, no pod that was Ready has
 //! ceased to be, and nothing of pods that are gone is left on the node: folders, mounts, cgroups, logs, containers.
-//! `NODE_CHAOS_KILLS` (10) says how often, `CHAOS_SEED` (1) how. The whole is e2e/tests/node_chaos's only test, because the
+//! `NODE_CHAOS_KILLS` (10) says how often, `CHAOS_SEED` (1) how, `NODE_OUTAGE_SECONDS` (20) how long. The whole is e2e/tests/node_chaos's only test, because the
 //! cluster takes longer to start than ten kills.
 
 #![allow(clippy::panic, clippy::expect_used)] // a test panics to say what is wrong
 
 mod book;
 mod dice;
+mod disk;
 mod moments;
+mod outage;
 mod pods;
 mod residue;
 mod strike;
+
+use std::time::Duration;
 
 use dice::Dice;
 use e2e::testing::Cluster;
@@ -34,26 +39,32 @@ fn number(name: &str, usual: u64) -> u64 {
 fn kills_at_every_step_lose_repeat_and_leave_nothing() {
     let (kills, seed) = (number("NODE_CHAOS_KILLS", 10), number("CHAOS_SEED", 1));
     eprintln!("{kills} kills from seed {seed}");
+    let outage = Duration::from_secs(number("NODE_OUTAGE_SECONDS", 20));
     let cluster = Cluster::start(&["--nodes", "1"]);
+    disk::give(&cluster, NODE);
     cluster.load("busybox");
     let mut dice = Dice::new(seed);
     let mut population = Population::move_in(&cluster);
     let watch = book::Watch::begin();
+    let mut runtime_kills = 0;
     for round in 1..=kills {
-        strike_once(&cluster, &mut population, &mut dice, round);
+        let victim = strike_once(&cluster, &mut population, &mut dice, round);
+        runtime_kills += usize::from(victim.is_runtime());
         if round % KILLS_TO_SETTLE == 0 || round == kills {
             population.settle();
             assert_eq!(watch.twice(), Vec::<String>::new(), "containers that ran twice at once");
         }
     }
+    outage::pass(&cluster, &mut population, outage);
     population.move_out();
     assert_eq!(watch.end(), Vec::<String>::new(), "containers that ran twice at once");
-    residue::is_nothing(&cluster, NODE);
+    residue::is_nothing(&cluster, NODE, runtime_kills);
+    residue::kubelet_never_failed(&cluster, NODE);
     cluster.stop();
 }
 
 /// Changes something about the pods, and kills when the step is reached that the dice say.
-fn strike_once(cluster: &Cluster, population: &mut Population<'_>, dice: &mut Dice, round: u64) {
+fn strike_once(cluster: &Cluster, population: &mut Population<'_>, dice: &mut Dice, round: u64) -> Victim {
     let victim = Victim::of(dice);
     let jitter = dice.milliseconds(250);
     let deleted = if dice.between(0, 10) < 4 { population.any_that_stays(dice) } else { None };
@@ -84,4 +95,5 @@ fn strike_once(cluster: &Cluster, population: &mut Population<'_>, dice: &mut Di
         exec.ends();
     }
     population.touch_configuration(round);
+    victim
 }

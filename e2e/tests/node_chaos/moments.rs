@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use e2e::layout::Node;
 use e2e::testing::Cluster;
 
-use crate::book;
+use crate::{book, disk};
 
 /// A step to kill at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ const POLL: Duration = Duration::from_millis(3);
 /// Waits for a step of a pod; false when it was not seen.
 pub fn wait(cluster: &Cluster, node: &str, moment: Moment, uid: &str, name: &str) -> bool {
     let disk = cluster.layout().disk(node);
-    let pod = disk.join("var-lib-kubelet/pods").join(uid);
+    let pod = disk::root(cluster, node).join("pods").join(uid);
     let (written, logs) = (book::page(&disk, name), disk.join(format!("var-log-pods/default_{name}_{uid}")));
     let cgroup = cgroup(node, uid);
     let seen = || match moment {
@@ -68,14 +68,18 @@ pub fn wait(cluster: &Cluster, node: &str, moment: Moment, uid: &str, name: &str
         Moment::TakenDown => !has_entries(&pod.join("volumes")),
         Moment::Removed => !pod.exists(),
     };
+    // A pod that was deleted before its program had begun writes nothing: its folder goes without.
+    let passed = || OF_DELETION.contains(&moment) && !pod.exists();
     let began = Instant::now();
-    while !seen() {
-        if began.elapsed() > LIMIT {
+    loop {
+        if seen() {
+            return true;
+        }
+        if passed() || began.elapsed() > LIMIT {
             return false;
         }
         std::thread::sleep(POLL);
     }
-    true
 }
 
 /// Places where a pod of the class `BestEffort`, which all are, may have its cgroup: one is enough, for they are made together.

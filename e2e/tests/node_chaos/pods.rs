@@ -159,10 +159,10 @@ impl<'a> Population<'a> {
         self.create_from(name, &of_kind(kind, name));
     }
 
-    /// A pod that stays, if there is one that runs.
+    /// A pod that stays and has not been deleted, if there is one.
     pub fn any_that_stays(&self, dice: &mut Dice) -> Option<String> {
-        let names: Vec<String> =
-            self.there.keys().filter(|name| Kind::of(name) == Some(Kind::Stays)).cloned().collect();
+        let stays = |name: &&String| Kind::of(name) == Some(Kind::Stays) && !self.gone.contains(*name);
+        let names: Vec<String> = self.there.keys().filter(stays).cloned().collect();
         (!names.is_empty()).then(|| dice.one_of(&names))
     }
 
@@ -243,6 +243,16 @@ impl<'a> Population<'a> {
         if wrong.is_empty() { Ok(pods.into_values().collect()) } else { Err(wrong.join("\n")) }
     }
 
+    /// A pod's container is another from now on.
+    pub fn has_another_container(&mut self, name: &str) {
+        self.settled.remove(name);
+    }
+
+    /// Number of times that a pod's container began.
+    pub fn starts(&self, name: &str) -> usize {
+        book::count(&self.page(name), "began")
+    }
+
     fn page(&self, name: &str) -> PathBuf {
         let name = if name == STATIC_MIRROR { STATIC } else { name };
         book::page(&self.cluster.layout().disk(NODE), name)
@@ -270,8 +280,6 @@ impl<'a> Population<'a> {
         let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
         let ready = conditions.filter(|c| text(c, "/type") == "Ready").map(|c| text(c, "/lastTransitionTime"));
         let ready = ready.collect::<String>();
-        // A kubelet begins with a static pod's manifest, which has no status: it is Ready again when it was probed anew.
-        let ready = if name == STATIC_MIRROR { String::new() } else { ready };
         let now = (container, ready);
         let before = self.settled.entry(name.clone()).or_insert_with(|| now.clone());
         assert_eq!(*before, now, "{name} goes on in its container, and was Ready all the time: {}", pod["status"]);

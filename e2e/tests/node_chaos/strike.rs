@@ -1,5 +1,6 @@
 //! Kills.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::layout::CONTROL_PLANE;
@@ -8,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::dice::Dice;
+use crate::disk;
 
 /// Processes to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +24,12 @@ pub enum Victim {
     KubeletWithoutServer,
     /// The runtime, while there is no API server.
     RuntimeWithoutServer,
+    /// The kubelet, which finds its disk full when it comes back.
+    KubeletOnFullDisk,
 }
 
 /// Victims, the more frequent ones more often.
-const VICTIMS: [Victim; 10] = [
+const VICTIMS: [Victim; 11] = [
     Victim::Kubelet,
     Victim::Kubelet,
     Victim::Kubelet,
@@ -36,6 +40,7 @@ const VICTIMS: [Victim; 10] = [
     Victim::Both,
     Victim::KubeletWithoutServer,
     Victim::RuntimeWithoutServer,
+    Victim::KubeletOnFullDisk,
 ];
 const SERVER: &str = "kube-apiserver";
 
@@ -45,46 +50,74 @@ impl Victim {
         dice.one_of(&VICTIMS)
     }
 
+    /// Reports whether the runtime is killed.
+    pub fn is_runtime(self) -> bool {
+        self.processes().contains(&"containerd")
+    }
+
     fn processes(self) -> &'static [&'static str] {
         match self {
-            Self::Kubelet | Self::KubeletWithoutServer => &["kubelet"],
+            Self::Kubelet | Self::KubeletWithoutServer | Self::KubeletOnFullDisk => &["kubelet"],
             Self::Runtime | Self::RuntimeWithoutServer => &["containerd"],
             Self::Both => &["kubelet", "containerd"],
         }
     }
 
+    fn needs_server_away(self) -> bool {
+        matches!(self, Self::KubeletWithoutServer | Self::RuntimeWithoutServer)
+    }
+
     /// Kills, and returns when all are started anew.
     pub fn strike(self, cluster: &Cluster, node: &str, dice: &mut Dice) {
-        let mark = cluster.layout().machine(CONTROL_PLANE).join(format!("{SERVER}.stopped"));
-        let without_server = matches!(self, Self::KubeletWithoutServer | Self::RuntimeWithoutServer);
-        if without_server {
-            std::fs::write(&mark, "").expect("the mark that keeps the server away");
-            kill_hard(&cluster.pid(CONTROL_PLANE, SERVER));
+        let server = self.needs_server_away().then(|| stop_server(cluster));
+        if self == Self::KubeletOnFullDisk {
+            disk::fill(cluster, node);
         }
-        let before: Vec<(&str, String)> =
-            self.processes().iter().map(|name| (*name, cluster.pid(node, name))).collect();
-        for (_, pid) in &before {
-            kill_hard(pid);
-        }
-        for (name, pid) in &before {
-            cluster.until(&format!("{name} is back"), 60, || {
-                let now = cluster.pid(node, name);
-                if now == *pid || now.is_empty() { Err(now) } else { Ok(()) }
-            });
-        }
-        if without_server {
+        kill_and_wait(cluster, node, self);
+        if self == Self::KubeletOnFullDisk {
             std::thread::sleep(Duration::from_secs(2) + dice.milliseconds(4000));
-            std::fs::remove_file(&mark).expect("the mark is there");
-            cluster.until("the server is ready", 60, || {
-                let said = cluster.try_kubectl(&["get", "--raw", "/readyz"], None);
-                if said.ok { Ok(()) } else { Err(said.err) }
-            });
+            disk::empty(cluster, node);
+        }
+        if let Some(mark) = server {
+            std::thread::sleep(Duration::from_secs(2) + dice.milliseconds(4000));
+            start_server(cluster, &mark);
         }
     }
 }
 
+/// Kills a victim's processes, and waits until they are started anew.
+pub fn kill_and_wait(cluster: &Cluster, node: &str, victim: Victim) {
+    let before: Vec<(&str, String)> = victim.processes().iter().map(|name| (*name, cluster.pid(node, name))).collect();
+    for (_, pid) in &before {
+        kill_hard(pid);
+    }
+    for (name, pid) in &before {
+        cluster.until(&format!("{name} is back"), 60, || {
+            let now = cluster.pid(node, name);
+            if now == *pid || now.is_empty() { Err(now) } else { Ok(()) }
+        });
+    }
+}
+
+/// Kills the API server and keeps it away as long as the mark is there that this returns.
+pub fn stop_server(cluster: &Cluster) -> PathBuf {
+    let mark = cluster.layout().machine(CONTROL_PLANE).join(format!("{SERVER}.stopped"));
+    std::fs::write(&mark, "").expect("the mark that keeps the server away");
+    kill_hard(&cluster.pid(CONTROL_PLANE, SERVER));
+    mark
+}
+
+/// Lets the API server come back, and waits for it.
+pub fn start_server(cluster: &Cluster, mark: &Path) {
+    std::fs::remove_file(mark).expect("the mark is there");
+    cluster.until("the server is ready", 60, || {
+        let said = cluster.try_kubectl(&["get", "--raw", "/readyz"], None);
+        if said.ok { Ok(()) } else { Err(said.err) }
+    });
+}
+
 /// A process that has just ended of itself is what its supervisor starts anew, too.
-fn kill_hard(pid: &str) {
+pub fn kill_hard(pid: &str) {
     let Ok(pid) = pid.parse() else { return };
     kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
 }
