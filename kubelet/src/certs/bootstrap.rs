@@ -12,7 +12,7 @@ use shared::client::Options;
 use shared::run::Shutdown;
 
 use super::request::Wanted;
-use super::store::{Store, write_private};
+use super::store::{PRIVATE_FILE, Store, write_whole};
 use crate::config::Config;
 
 /// Tells whether the kubeconfig is there and every client certificate in it valid (`isClientConfigStillValid`).
@@ -84,7 +84,7 @@ pub(super) fn write(bootstrap: &str, target: &str, store: &Store) -> anyhow::Res
     let text = std::fs::read_to_string(bootstrap).map_err(|error| {
         anyhow::anyhow!("unable to load bootstrap kubeconfig: stat {bootstrap}: {}", shared::os::explain(&error))
     })?;
-    write_private(Path::new(target), &kubeconfig(&text, &store.current())?)
+    write_whole(Path::new(target), &kubeconfig(&text, &store.current())?, PRIVATE_FILE)
 }
 
 /// Makes sure that the kubeconfig is there and its certificate valid, and waits for that.

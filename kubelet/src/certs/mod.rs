@@ -196,9 +196,8 @@ pub fn serving_key(
         std::fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
         let addresses: Vec<IpAddr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let pair = shared::cert::self_signed(name, &addresses, &[])?;
-        store::write_private(&key, &pair.key)?;
-        std::fs::write(&certificate, &pair.certificate)
-            .with_context(|| format!("failed to write {}", certificate.display()))?;
+        store::write_whole(&key, &pair.key, store::PRIVATE_FILE)?;
+        store::write_whole(&certificate, &pair.certificate, 0o644)?;
     }
     Ok(Arc::new(ReloadingKey::from_files(certificate, key)?))
 }

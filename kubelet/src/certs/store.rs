@@ -8,19 +8,31 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use x509_parser::extensions::GeneralName;
 
-/// Writes a file that only its owner may read.
+use crate::files::draft;
+
+/// Mode of files that only their owner may read.
+pub(super) const PRIVATE_FILE: u32 = 0o600;
+
+/// Writes a file whole or not at all: what a full disk or a death in between cut short would be taken for the file by every
+/// kubelet to come.
 ///
 /// # Errors
-/// It cannot be written.
-pub(super) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(|| format!("failed to write {}", path.display()))?;
-    file.write_all(text.as_bytes()).with_context(|| format!("failed to write {}", path.display()))
+/// It cannot be written; a file that was there stays as it was.
+pub(super) fn write_whole(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
+    // A link stays one.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let draft = draft(path);
+    let write = || {
+        // One that a death left may be for everybody to read.
+        std::fs::remove_file(&draft).ok();
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, path)
+    };
+    write()
+        .inspect_err(|_| drop(std::fs::remove_file(&draft)))
+        .with_context(|| format!("failed to write {}", path.display()))
 }
 
 /// Names and validity of a certificate.
@@ -96,7 +108,7 @@ impl Store {
         shared::cert::certified_key(certificate.as_bytes(), key.as_bytes()).context("the issued certificate")?;
         std::fs::create_dir_all(&self.folder).with_context(|| format!("failed to create {}", self.folder.display()))?;
         let pair = self.folder.join(format!("{}-{}.pem", self.name, now.strftime("%Y-%m-%d-%H-%M-%S")));
-        write_private(&pair, &format!("{certificate}{key}"))?;
+        write_whole(&pair, &format!("{certificate}{key}"), PRIVATE_FILE)?;
         // In one step, so that whoever reads sees the old pair or the new one.
         let (link, fresh) = (self.current(), self.current().with_extension("updated.pem"));
         std::fs::remove_file(&fresh).ok();
@@ -109,6 +121,24 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn files_are_written_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("kubelet.key");
+        let mode = || std::fs::metadata(&path).expect("file").permissions().mode() & 0o777;
+        // As a kubelet leaves it that dies while it writes.
+        std::fs::write(draft(&path), "half").expect("written");
+        std::fs::set_permissions(draft(&path), std::fs::Permissions::from_mode(0o644)).expect("mode");
+        write_whole(&path, "old", PRIVATE_FILE).expect("written");
+        assert_eq!((std::fs::read_to_string(&path).expect("file").as_str(), mode()), ("old", 0o600));
+        // Nothing can be written in its place.
+        std::fs::create_dir(draft(&path)).expect("folder");
+        assert!(write_whole(&path, "new", PRIVATE_FILE).is_err());
+        assert_eq!(std::fs::read_to_string(&path).expect("file"), "old");
+        assert!(write_whole(&folder.path().join("no/file"), "new", PRIVATE_FILE).is_err());
+    }
 
     #[test]
     fn the_newest_pair_is_current() {

@@ -320,8 +320,11 @@ impl Start<'_> {
             let (name, domain) = dns::hostname(pod, settings);
             dns::hosts_file(&facts.pod_ips, &name, &domain, &aliases)
         };
-        tokio::fs::write(&path, text).await?;
-        tokio::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).await?;
+        // Containers of the pod that run have it mounted: on a full disk a write would leave them an empty one.
+        if tokio::fs::read_to_string(&path).await.ok().as_ref() != Some(&text) {
+            tokio::fs::write(&path, text).await?;
+            tokio::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).await?;
+        }
         Ok(path)
     }
 
