@@ -39,6 +39,11 @@ pub fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, annotations::MIRROR).is_some()
 }
 
+/// Reports whether a mirror pod was made from this very manifest.
+pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
+    annotation(pod, annotations::HASH) == annotation(mirror, annotations::MIRROR)
+}
+
 /// A pod from a file or URL.
 pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, annotations::SOURCE).is_some_and(|s| s != annotations::SOURCE_API)

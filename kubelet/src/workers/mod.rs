@@ -16,6 +16,7 @@ pub mod manager;
 pub mod observed;
 pub mod plan;
 pub mod preemption;
+mod report;
 pub mod resize;
 mod resizing;
 pub mod sandbox;

@@ -6,19 +6,17 @@ use super::kill::{self, HooksRun};
 use super::mailbox::{Known, Mailbox};
 use super::observed::{Observed, Observer, State};
 use super::plan::{self, Kind, ProbeResults, Step};
-use super::resize::Progress;
 use super::resizing::Resources;
 use super::start::{self, Start};
 use crate::events::{EventType, field_path};
 use crate::images::Wait;
 use crate::metrics;
 use crate::pods;
-use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
-use crate::sources::annotations;
-use crate::status::generate::{Inputs, pod_status, rejected};
+use crate::probes::{ProbeKind, ProbeResult};
+use crate::status::generate::rejected;
 use crate::topology::{HintProvider, Refusal};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use shared::flags::format_duration;
 use shared::types::{is_pod_terminal, part_of_tree};
 use std::collections::HashMap;
@@ -76,14 +74,14 @@ pub struct Worker {
     pub(super) uid: String,
     observer: Observer,
     crash: Backoff,
-    waiting: HashMap<String, Wait>,
+    pub(super) waiting: HashMap<String, Wait>,
     pub(super) hooks_run: Arc<HooksRun>,
     pub(super) published: Option<PodStatus>,
     /// Status that a static pod's mirror pod had when this kubelet first saw it.
-    told: Option<PodStatus>,
+    pub(super) told: Option<PodStatus>,
     /// Volumes that were mounted last, all of the pod's.
     mounted: Option<Volumes>,
-    seen: Timestamp,
+    pub(super) seen: Timestamp,
     last_refresh: Instant,
     failures: u32,
     pub(super) resources: Resources,
@@ -209,101 +207,6 @@ impl Worker {
                 tracing::warn!(pod_uid = %self.uid, %error, "Could not ask the runtime about the pod");
                 None
             }
-        }
-    }
-
-    /// Computes the status and hands it on when it changed; tells the prober what runs.
-    pub(super) fn publish(
-        &mut self,
-        pod: &Arc<Pod>,
-        observed: &Observed,
-        terminating: bool,
-        terminated: bool,
-    ) -> PodStatus {
-        let cx = Arc::clone(&self.cx);
-        let knew = self.told.is_some();
-        let pod = &self.as_told(pod);
-        let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
-        let facts = cx.facts(pod, &ips);
-        let running: Vec<RunningContainer> = observed
-            .running()
-            .filter_map(|c| {
-                let started_at = plan::timestamp(c.started_at)?;
-                Some(RunningContainer { name: c.name.clone(), container_id: c.id.clone(), started_at })
-            })
-            .collect();
-        // A pod that is being stopped keeps the probes it has left.
-        if terminating || terminated {
-            cx.probes.retain(&self.uid, &running);
-        } else {
-            cx.probes.observe(pod, &facts.pod_ips, &running);
-        }
-        let uid = self.uid.clone();
-        // A pod that an earlier kubelet ran and that is being stopped is not probed: what was told of it stays.
-        let told = |name: &str, id: &str, of: fn(&ContainerStatus) -> bool| {
-            pods::told(pod, name, id).is_some_and(of).then_some(ProbeResult::Success)
-        };
-        let startup = |name: &str, id: &str| {
-            let known = cx.probes.result(&uid, name, ProbeKind::Startup, id);
-            known.or_else(|| told(name, id, |status| status.started == Some(true)))
-        };
-        let readiness = |name: &str, id: &str| {
-            let known = cx.probes.result(&uid, name, ProbeKind::Readiness, id);
-            known.or_else(|| told(name, id, |status| status.ready))
-        };
-        let node = cx.node.load();
-        let handler = observed.active_sandbox().map_or("", |sandbox| sandbox.handler.as_str());
-        let Known { failure, resize, .. } = self.mailbox.snapshot();
-        let stopping = terminating || terminated;
-        let resize = if stopping { Progress::default() } else { self.resources.progress(pod, observed, resize) };
-        let previous = self.published.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
-        // What was published is newer than what the API server has shown so far.
-        let mut current = Pod::clone(pod);
-        if let Some(published) = &self.published {
-            let conditions = current.status.as_ref().and_then(|s| s.conditions.clone());
-            current.status = Some(PodStatus { conditions, ..published.clone() });
-        }
-        let status = pod_status(&Inputs {
-            pod: &current,
-            observed,
-            facts: &facts,
-            runtime_name: &node.runtime_name,
-            recursive_read_only: node.recursive_read_only.contains(handler),
-            waiting: &self.waiting,
-            startup: &startup,
-            readiness: &readiness,
-            previous: &previous,
-            failure: failure.as_ref(),
-            resize: &resize,
-            terminating,
-            terminated,
-            seen: self.seen,
-            now: Timestamp::now(),
-        });
-        let phase = self.published.as_ref().or(pod.status.as_ref()).and_then(|before| before.phase.as_deref());
-        if status.phase.as_deref() == Some("Running") && matches!(phase, None | Some("Pending")) {
-            metrics::pod_runs(pod, self.seen);
-        }
-        // What waited for the mirror pod to be known is written now, changed or not.
-        if self.published.as_ref() != Some(&status) || knew != self.told.is_some() {
-            self.cx.statuses.set(pod, &status);
-            self.published = Some(status.clone());
-        }
-        status
-    }
-
-    /// A pod as an earlier kubelet has told of it. A static pod's manifest says nothing of that: its mirror pod does, once it
-    /// is known.
-    fn as_told(&mut self, pod: &Arc<Pod>) -> Arc<Pod> {
-        if !pods::is_static(pod) {
-            return Arc::clone(pod);
-        }
-        if self.told.is_none() {
-            self.told = self.cx.statuses.mirror(pod).and_then(|mirror| told_of(pod, &mirror));
-        }
-        match &self.told {
-            Some(status) => Arc::new(Pod { status: Some(status.clone()), ..Pod::clone(pod) }),
-            None => Arc::clone(pod),
         }
     }
 
@@ -603,13 +506,6 @@ impl Worker {
     }
 }
 
-/// Status in a mirror pod that goes on for its static pod: that of this very manifest, unless it has ended. A static pod that
-/// failed begins anew with the kubelet.
-fn told_of(pod: &Pod, mirror: &Pod) -> Option<PodStatus> {
-    let same = pods::annotation(pod, annotations::HASH) == pods::annotation(mirror, annotations::MIRROR);
-    mirror.status.clone().filter(|status| same && status.phase.as_deref() == Some("Running"))
-}
-
 /// Remembers what was mounted and returns it when it cannot be mounted anew: the API server may be away, or an object be
 /// gone, and what is mounted serves a container that is started again. Upstream waits for volumes that never were mounted,
 /// and for no others.
@@ -659,29 +555,6 @@ fn container_to_start<'a>(
 mod tests {
     use super::*;
     use crate::volumes::MountedVolume;
-
-    #[test]
-    fn a_mirror_pod_tells_of_its_own_manifest_alone() {
-        let with = |key: &str, hash: &str, phase: Option<&str>| Pod {
-            metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-                annotations: Some([(key.to_owned(), hash.to_owned())].into()),
-                ..Default::default()
-            },
-            status: phase.map(|phase| PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() }),
-            ..Pod::default()
-        };
-        let pod = with(annotations::HASH, "a", None);
-        for (hash, phase, expected) in [
-            ("a", Some("Running"), true),
-            ("b", Some("Running"), false),
-            ("a", Some("Pending"), false),
-            ("a", Some("Failed"), false),
-            ("a", None, false),
-        ] {
-            let told = told_of(&pod, &with(annotations::MIRROR, hash, phase));
-            assert_eq!(told.is_some(), expected, "{hash} {phase:?}");
-        }
-    }
 
     #[test]
     fn what_was_mounted_serves_when_it_cannot_be_mounted_anew() {
