@@ -46,4 +46,6 @@ e2e/images/build.sh "$images" "$bin/cluster"
 # Two minutes of a compiler and modules from the network: without it, the phase about DNS says that it is left out.
 e2e/images/coredns.sh "$images" "$bin/cluster" || echo "SKIPPED: the image of CoreDNS was not built, see above"
 # `make test-ha` and `make test-helm` take five minutes each, and builds of Go modules on a new machine.
-BINARIES=$bin cargo test --workspace --locked --test autoscaling --test handover --test cluster --test hostile -- --test-threads=1 --nocapture
+# A moment of `make chaos`.
+export NODE_CHAOS_KILLS=8 NODE_OUTAGE_SECONDS=5
+BINARIES=$bin cargo test --workspace --locked --test autoscaling --test handover --test cluster --test hostile --test node_chaos -- --test-threads=1 --nocapture

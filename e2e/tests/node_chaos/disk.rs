@@ -9,7 +9,7 @@ use e2e::testing::Cluster;
 const ROOT: &str = "/var/lib/kubelet";
 /// What fills the disk, in the kubelet's folder.
 const FILLER: &str = "filler";
-const BLOCK: [u8; 64 << 10] = [0; 64 << 10];
+static BLOCK: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Mounts a small disk at the kubelet's folder, before any pod has come.
 pub fn give(cluster: &Cluster, node: &str) {

@@ -46,10 +46,8 @@ fn kills_at_every_step_lose_repeat_and_leave_nothing() {
     let mut dice = Dice::new(seed);
     let mut population = Population::move_in(&cluster);
     let watch = book::Watch::begin();
-    let mut runtime_kills = 0;
     for round in 1..=kills {
-        let victim = strike_once(&cluster, &mut population, &mut dice, round);
-        runtime_kills += usize::from(victim.is_runtime());
+        strike_once(&cluster, &mut population, &mut dice, round);
         if round % KILLS_TO_SETTLE == 0 || round == kills {
             population.settle();
             assert_eq!(watch.twice(), Vec::<String>::new(), "containers that ran twice at once");
@@ -58,13 +56,13 @@ fn kills_at_every_step_lose_repeat_and_leave_nothing() {
     outage::pass(&cluster, &mut population, outage);
     population.move_out();
     assert_eq!(watch.end(), Vec::<String>::new(), "containers that ran twice at once");
-    residue::is_nothing(&cluster, NODE, runtime_kills);
+    residue::is_nothing(&cluster, NODE, population.runtime_kills());
     residue::kubelet_never_failed(&cluster, NODE);
     cluster.stop();
 }
 
 /// Changes something about the pods, and kills when the step is reached that the dice say.
-fn strike_once(cluster: &Cluster, population: &mut Population<'_>, dice: &mut Dice, round: u64) -> Victim {
+fn strike_once(cluster: &Cluster, population: &mut Population<'_>, dice: &mut Dice, round: u64) {
     let victim = Victim::of(dice);
     let jitter = dice.milliseconds(250);
     let deleted = if dice.between(0, 10) < 4 { population.any_that_stays(dice) } else { None };
@@ -89,11 +87,13 @@ fn strike_once(cluster: &Cluster, population: &mut Population<'_>, dice: &mut Di
         eprintln!("{round}: {moment:?} of {pod} was not seen");
     }
     std::thread::sleep(jitter);
+    if victim.is_runtime() {
+        population.runtime_was_killed();
+    }
     victim.strike(cluster, NODE, dice);
     // An exec ends with what carries it, and never hangs.
     if let Some(exec) = exec {
         exec.ends();
     }
     population.touch_configuration(round);
-    victim
 }

@@ -60,6 +60,9 @@ pub struct Population<'a> {
     /// Container and time of becoming Ready of pods that have settled, by name.
     settled: BTreeMap<String, (String, String)>,
     witnesses: Vec<String>,
+    /// Times that containers of pods may have begun, by pod: once, and again for each kill of the runtime.
+    starts: BTreeMap<String, usize>,
+    runtime_kills: usize,
 }
 
 /// A command in the witness.
@@ -136,8 +139,15 @@ impl<'a> Population<'a> {
     pub fn move_in(cluster: &'a Cluster) -> Self {
         cluster.feed("create -f -", &settings(0));
         let witnesses = vec![WITNESS.to_owned(), "plain".to_owned(), STATIC_MIRROR.to_owned()];
-        let mut population =
-            Self { cluster, there: BTreeMap::new(), gone: Vec::new(), settled: BTreeMap::new(), witnesses };
+        let mut population = Self {
+            cluster,
+            there: BTreeMap::new(),
+            gone: Vec::new(),
+            settled: BTreeMap::new(),
+            witnesses,
+            starts: BTreeMap::new(),
+            runtime_kills: 0,
+        };
         let manifest = with_probes(pod(STATIC, "Always", "sleep 100000", false));
         let folder = cluster.layout().disk(NODE).join("etc-kubernetes/manifests");
         std::fs::write(folder.join("static.json"), manifest.to_string()).expect("the static pod's manifest");
@@ -151,6 +161,24 @@ impl<'a> Population<'a> {
     fn create_from(&mut self, name: &str, manifest: &Value) {
         let uid = self.cluster.feed("create -f - -o jsonpath={.metadata.uid}", &manifest.to_string());
         self.there.insert(name.to_owned(), uid);
+        self.starts.insert(name.to_owned(), 1);
+    }
+
+    /// Counts a kill of the runtime.
+    pub fn runtime_was_killed(&mut self) {
+        self.runtime_kills += 1;
+        self.starts.values_mut().for_each(|starts| *starts += 1);
+    }
+
+    /// Number of times that the runtime was killed.
+    pub fn runtime_kills(&self) -> usize {
+        self.runtime_kills
+    }
+
+    /// Holds what a pod's container wrote down to the starts that it may have had.
+    fn hold_to_starts(&self, name: &str, page: &str) {
+        let (began, most) = (book::count(&self.page(page), "began"), self.starts.get(name).copied().unwrap_or(1));
+        assert!(began <= most, "{page} began {began} times and may have begun {most} times");
     }
 
     /// Makes a pod of the kind that its name says.
@@ -203,6 +231,7 @@ impl<'a> Population<'a> {
         let gone = std::mem::take(&mut self.gone);
         self.there.retain(|name, _| !gone.contains(name));
         self.settled.retain(|name, _| !gone.contains(name));
+        self.starts.retain(|name, _| !gone.contains(name));
         let done: Vec<String> = self
             .there
             .keys()
@@ -243,9 +272,10 @@ impl<'a> Population<'a> {
         if wrong.is_empty() { Ok(pods.into_values().collect()) } else { Err(wrong.join("\n")) }
     }
 
-    /// A pod's container is another from now on.
-    pub fn has_another_container(&mut self, name: &str) {
-        self.settled.remove(name);
+    /// A pod's container has become another.
+    pub fn has_another_container(&mut self, pod: &str) {
+        self.settled.remove(pod);
+        self.starts.entry(pod.to_owned()).and_modify(|starts| *starts += 1);
     }
 
     /// Number of times that a pod's container began.
@@ -272,9 +302,11 @@ impl<'a> Population<'a> {
             }
             Some(Kind::Retried) => {
                 assert!(book::says(&self.page(&name), "ended"), "{name} has run to its end");
+                self.hold_to_starts(&name, &name);
+                self.hold_to_starts(&name, &format!("{name}.first"));
                 return;
             }
-            Some(Kind::Stays) | None => {}
+            Some(Kind::Stays) | None => self.hold_to_starts(&name, &name),
         }
         let container = text(pod, "/status/containerStatuses/0/containerID").to_owned();
         let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
