@@ -7,7 +7,7 @@ use e2e::testing::Cluster;
 
 /// The kubelet's folder on the node.
 const ROOT: &str = "/var/lib/kubelet";
-/// What fills the disk, in the kubelet's folder.
+/// The folder that fills the disk, in the kubelet's.
 const FILLER: &str = "filler";
 static BLOCK: [u8; 64 << 10] = [0; 64 << 10];
 
