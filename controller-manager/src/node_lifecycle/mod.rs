@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::jiff::SignedDuration;
 use parking_lot::Mutex;
 use shared::client::path;
-use shared::informer::{Event, Store};
+use shared::informer::{Event, Informer, Store};
 use shared::metrics::Passage;
 use shared::types::from_tree;
 use tokio::sync::Notify;
@@ -42,8 +42,8 @@ type Placed = Arc<Mutex<Option<BTreeSet<Key>>>>;
 
 struct Watcher {
     executor: Executor,
-    nodes: Store<Node>,
-    leases: Store<Lease>,
+    nodes: Informer<Node>,
+    leases: Informer<Lease>,
     pods: Store<Pod>,
     placed: Placed,
     began: Instant,
@@ -56,8 +56,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let leases = cx.informer::<Lease>();
         let watcher = Watcher {
             executor: cx.executor("node-controller", "node-controller"),
-            nodes: nodes.store(),
-            leases: leases.store(),
+            nodes: nodes.clone(),
+            leases,
             pods: pods.store(),
             placed: Placed::default(),
             began: clock::instant(),
@@ -147,17 +147,23 @@ impl Watcher {
         let world = World {
             nodes: &seen.nodes,
             renewed: &|name| {
-                self.leases.get(LEASES, name).and_then(|l| l.spec.as_ref()?.renew_time.as_ref().map(|t| t.0))
+                self.leases.store().get(LEASES, name).and_then(|l| l.spec.as_ref()?.renew_time.as_ref().map(|t| t.0))
             },
             pods_on: &|name| self.pods.by_index(BY_NODE, name),
             placed: &seen.placed,
         };
-        let steady = SignedDuration::try_from(clock::instant().saturating_duration_since(self.began));
-        look(&world, Moment { wall: clock::now(), steady: steady.unwrap_or(SignedDuration::MAX) })
+        look(&world, Moment { wall: clock::now(), steady: self.steady() })
+    }
+
+    /// Time since the start in which nodes could be heard: no node is silent because the API server was away.
+    fn steady(&self) -> SignedDuration {
+        let deaf = self.nodes.disconnected_for().max(self.leases.disconnected_for());
+        let steady = clock::instant().saturating_duration_since(self.began).saturating_sub(deaf);
+        SignedDuration::try_from(steady).unwrap_or(SignedDuration::MAX)
     }
 
     fn see(&self) -> Seen {
-        let mut nodes = self.nodes.list();
+        let mut nodes = self.nodes.store().list();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let placed = self.placed.lock().replace(BTreeSet::new()).unwrap_or_default();
         Seen { nodes, placed: placed.iter().filter_map(|k| self.pods.get(&k.namespace, &k.name)).collect() }

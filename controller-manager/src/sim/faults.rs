@@ -25,7 +25,7 @@ pub(super) enum Fault {
     Unlistable,
     /// The server is away for five minutes.
     Away,
-    /// The leader is frozen, another takes over, and the first thaws: what it had begun to say is said after all.
+    /// The leader is frozen, another takes over, and the first thaws.
     Frozen,
 }
 
@@ -63,7 +63,7 @@ impl Fault {
 /// The kind that cannot be listed under a seed: of each, informers or the metadata of everything want to know, and no
 /// scenario is about it unless it says so.
 pub(super) fn unlistable(seed: u64) -> &'static str {
-    const KINDS: [&str; 4] = ["limitranges", "csinodes", "ingressclasses", "podtemplates"];
+    const KINDS: [&str; 4] = ["limitranges", "runtimeclasses", "ingressclasses", "podtemplates"];
     KINDS[usize::try_from(mixed(seed) % 4).unwrap_or(0)]
 }
 

@@ -195,8 +195,14 @@ impl Server {
                 if way.dead.is_cancelled() {
                     return Err(std::io::Error::new(std::io::ErrorKind::BrokenPipe, "the client is dead").into());
                 }
-                // Who is frozen has said it, and does not hear the answer.
-                drop(way.frozen.subscribe().wait_for(|frozen| !frozen).await);
+                let mut frozen = way.frozen.subscribe();
+                if *frozen.borrow() {
+                    drop(frozen.wait_for(|frozen| !frozen).await);
+                    // What it writes when it thaws is held back by the fence of its connections.
+                    if request.method() != http::Method::GET {
+                        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, "not the leader").into());
+                    }
+                }
                 // In a task of its own: what a server does takes no time of its clients.
                 Ok(erased(tokio::spawn(server.answer(request)).await??))
             })

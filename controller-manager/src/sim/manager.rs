@@ -71,7 +71,7 @@ impl Manager {
         self.way.frozen.send_replace(true);
     }
 
-    /// Lets it go on: what it had begun to say is said, and it learns that it does not lead any more.
+    /// Lets it go on: what it had sent is done, what it sends is held back, and it learns that it does not lead any more.
     pub(super) fn thaw(&self) {
         self.kill();
         self.way.frozen.send_replace(false);

@@ -241,9 +241,10 @@ impl Run {
             }
             Fault::Frozen => {
                 tokio::time::sleep(self.moment(4000)).await;
-                let frozen = Manager::start(&self.server, &self.flags).await;
-                let frozen = std::mem::replace(&mut self.manager, frozen);
-                frozen.freeze();
+                // Nobody else leads before the lease of one that is frozen has ended.
+                self.manager.freeze();
+                let next = Manager::start(&self.server, &self.flags).await;
+                let frozen = std::mem::replace(&mut self.manager, next);
                 tokio::time::sleep(self.moment(20_000)).await;
                 frozen.thaw();
             }

@@ -8,6 +8,7 @@
 mod follow;
 mod frames;
 mod intern;
+mod outages;
 mod reflector;
 mod store;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 use kube::Client;
@@ -27,6 +29,7 @@ use parking_lot::Mutex;
 use proto::schema::Message;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::run::{self, Shutdown, TaskGroup};
 use crate::typed;
@@ -34,6 +37,7 @@ use crate::typed;
 pub use follow::{Follower, follow};
 pub use frames::{Broken, Raw};
 pub use intern::{Interned, Memo, Signature, Text};
+use outages::Outages;
 pub use reflector::Formats;
 use reflector::{Cache, Listed, Reflector, Revision};
 use store::Key;
@@ -137,6 +141,7 @@ struct Inner<K> {
     from_protobuf: OnceLock<FromProtobuf<K>>,
     started: AtomicBool,
     synced: watch::Sender<bool>,
+    outages: Mutex<Outages>,
 }
 
 /// A cloneable handle on one list-watch cache.
@@ -158,6 +163,7 @@ impl<K: Cached> Informer<K> {
             from_protobuf: OnceLock::new(),
             started: AtomicBool::new(false),
             synced: watch::Sender::new(false),
+            outages: Mutex::default(),
         }))
     }
 
@@ -215,6 +221,12 @@ impl<K: Cached> Informer<K> {
         *self.0.synced.borrow()
     }
 
+    /// Time, in all, for which lists and watches failed, so that the store was behind the server. Who takes silence
+    /// about an object for a sign leaves it out.
+    pub fn disconnected_for(&self) -> Duration {
+        self.0.outages.lock().total(Instant::now())
+    }
+
     /// Waits until [`Informer::has_synced`].
     pub async fn synced(&self) {
         let mut synced = self.0.synced.subscribe();
@@ -247,6 +259,14 @@ impl<K: Cached> Cache for Informer<K> {
 
     fn is_empty(&self) -> bool {
         self.0.store.is_empty()
+    }
+
+    fn connected(&self) {
+        self.0.outages.lock().end(Instant::now());
+    }
+
+    fn disconnected(&self) {
+        self.0.outages.lock().begin(Instant::now());
     }
 
     fn put(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, Broken> {

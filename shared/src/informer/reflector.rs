@@ -64,6 +64,10 @@ pub(super) trait Cache: Send + Sync {
     fn failed(&self, error: &str) {
         tracing::warn!(kind = self.kind(), %error, "Failed to list or watch");
     }
+    /// A watch was opened that tells of everything from now on.
+    fn connected(&self) {}
+    /// Nothing is told until [`Cache::connected`].
+    fn disconnected(&self) {}
     /// True on the first call.
     fn first_start(&self) -> bool;
     /// Becomes true with the initial list.
@@ -117,6 +121,7 @@ impl Reflector {
                 }
                 End::Failed(error) => {
                     self.failures = self.failures.saturating_add(1);
+                    self.cache.disconnected();
                     self.cache.failed(&error);
                 }
             }
@@ -211,6 +216,7 @@ impl Reflector {
     }
 
     async fn follow(&mut self, frames: &mut Frames) -> End {
+        self.cache.connected();
         let (begun, mut received) = (Instant::now(), false);
         loop {
             consume_budget().await;

@@ -41,6 +41,16 @@ pub fn measured_polls() -> Polls {
     MEASURED.take().unwrap_or_default()
 }
 
+/// Runs `work`; the processor time that this thread took for it. For tests of how costs grow.
+pub fn measured<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    measure_polls();
+    let begun = processor_time().unwrap_or_default();
+    let done = work();
+    let used = processor_time().unwrap_or_default().saturating_sub(begun);
+    measured_polls();
+    (done, used)
+}
+
 /// Processor time that this thread has used; nothing where no one measures.
 #[allow(unsafe_code)]
 fn processor_time() -> Option<Duration> {
