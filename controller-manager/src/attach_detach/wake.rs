@@ -35,8 +35,8 @@ pub(super) fn bound_now(event: &Event<PersistentVolumeClaim>) -> bool {
 
 /// Look at the nodes of the pods that use a claim.
 pub(super) fn wake_users(pods: &Store<Pod>, namespace: &str, claim: &str, queue: &Queue<String>) {
-    for pod in pods.list_namespace(namespace) {
-        if !pods::node(&pod).is_empty() && pods::claims_of(&pod).any(|c| c == claim) {
+    for pod in pods::users_of(pods, namespace, claim) {
+        if !pods::node(&pod).is_empty() {
             queue.add(pods::node(&pod).to_owned());
         }
     }

@@ -34,6 +34,8 @@ use crate::endpointslice::slice::Slice;
 pub const BY_CONTROLLER: &str = "controller";
 /// Index of pods by node name.
 pub const BY_NODE: &str = "node";
+/// Index of pods by the claims that their volumes name or have made, as `namespace/name`.
+pub const BY_CLAIM: &str = "claim";
 
 /// Between two tries to ask a server that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
@@ -359,6 +361,9 @@ impl Context {
                 let node = super::pods::node(pod);
                 if node.is_empty() { Vec::new() } else { vec![node.to_owned()] }
             });
+            // The volumes of a pod never change.
+            let same_pod = |old: &Pod, new: &Pod| old.metadata.uid == new.metadata.uid;
+            informer.add_index_unless(BY_CLAIM, same_pod, super::pods::claim_keys);
         }
         informer
     }

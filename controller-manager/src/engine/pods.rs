@@ -5,14 +5,17 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod as NewPod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
+use shared::informer::Store;
 use shared::types::ephemeral_claim;
 
-use super::object::{annotation, created, deleting, name, uid};
+use super::context::BY_CLAIM;
+use super::object::{annotation, created, deleting, name, namespace, uid};
 use super::pod::{ContainerStatus, Pod, PodCondition, Volume};
 
 /// The annotation that makes a replica cheaper or dearer to delete.
@@ -68,6 +71,24 @@ pub fn claim_of<'a>(pod: &Pod, volume: &'a Volume) -> Option<Cow<'a, str>> {
 /// The claims that a pod names, or that are made for it.
 pub fn claims_of(pod: &Pod) -> impl Iterator<Item = Cow<'_, str>> {
     volumes(pod).filter_map(|volume| claim_of(pod, volume))
+}
+
+/// Index keys of the claims that a pod's volumes use or have made.
+pub(super) fn claim_keys(pod: &Pod) -> Vec<String> {
+    let mut keys: Vec<String> = claims_of(pod).map(|claim| claim_key(namespace(&pod.metadata), &claim)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+fn claim_key(namespace: &str, claim: &str) -> String {
+    format!("{namespace}/{claim}")
+}
+
+/// Returns the pods whose volumes use a claim or have it made, from the shared informer of pods.
+#[must_use]
+pub fn users_of(pods: &Store<Pod>, namespace: &str, claim: &str) -> Vec<Arc<Pod>> {
+    pods.by_index(BY_CLAIM, &claim_key(namespace, claim))
 }
 
 /// A condition by type.

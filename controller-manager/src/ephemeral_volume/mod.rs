@@ -51,7 +51,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
             // Also one that was somebody else's, and in the way.
             let Event::Deleted(claim) = event else { return };
-            for pod in all.list_namespace(object::namespace(&claim.metadata)) {
+            for pod in pods::users_of(&all, object::namespace(&claim.metadata), object::name(&claim.metadata)) {
                 if ephemeral(&pod).any(|v| claim_name(&pod, v) == object::name(&claim.metadata)) {
                     wake.add(Key::of(&pod.metadata));
                 }

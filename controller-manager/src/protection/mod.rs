@@ -72,9 +72,6 @@ fn shut_down(pod: &Pod) -> bool {
     object::deleting(&pod.metadata) && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
-/// Index of pods by the claims that they name, as `namespace/name`.
-const BY_CLAIM: &str = "protected-claim";
-
 struct Claims {
     executor: Executor,
     /// With what was written of them, which the cache may not show yet.
@@ -128,10 +125,6 @@ pub fn start_claims(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             claims: Assumed::follow(&claims),
             pods: pods.store(),
         });
-        let without = |old: &Pod, new: &Pod| [old, new].iter().all(|pod| pods::claims_of(pod).next().is_none());
-        pods.add_index_unless(BY_CLAIM, without, |pod: &Pod| {
-            pods::claims_of(pod).map(|claim| format!("{}/{claim}", object::namespace(&pod.metadata))).collect()
-        });
         owned::watch(&claims, &queue);
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
@@ -181,8 +174,8 @@ impl Claims {
 
     /// The write that lets a claim go which is being deleted, unless a pod of the cache uses it.
     fn release(&self, claim: &PersistentVolumeClaim) -> Option<Action> {
-        let key = Key::of(&claim.metadata).to_string();
-        let in_use = self.pods.by_index(BY_CLAIM, &key).iter().any(|pod| uses(pod, claim));
+        let users = pods::users_of(&self.pods, object::namespace(&claim.metadata), object::name(&claim.metadata));
+        let in_use = users.iter().any(|pod| uses(pod, claim));
         plan(claim, CLAIM, in_use)
     }
 

@@ -184,6 +184,28 @@ const LOADS: &[Load] = &[
         change: |server, _| claim(server, "late", false),
     },
     Load {
+        what: "pods with claims of their own",
+        objects: |server, count| {
+            nodes(server, 10);
+            for n in 0..count {
+                claim(server, &format!("c{n}"), true);
+                let mut pod = template();
+                pod["spec"]["nodeName"] = json!(format!("node-{}", n % 10));
+                pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": format!("c{n}")}},
+                    {"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"],
+                        "resources": {"requests": {"storage": "1Gi"}}}}}}]);
+                put(server, "Pod", &format!("p{n}"), pod);
+            }
+        },
+        change: |server, count| {
+            for n in 0..count {
+                let name: Name = ("ns".to_owned(), format!("c{n}"));
+                let row = row("PersistentVolumeClaim");
+                verbs::delete(&mut server.store.lock(), row, &name, &json!({})).expect("deleted");
+            }
+        },
+    },
+    Load {
         what: "indexes of a job",
         objects: |server, count| {
             nodes(server, 10);

@@ -423,9 +423,7 @@ impl Binder {
 
     /// The pods that use a claim, or have it made, and may still run.
     fn active(&self, claim: &Key) -> impl Iterator<Item = Arc<Pod>> {
-        let name = claim.name.clone();
-        let uses = move |p: &Pod| pods::claims_of(p).any(|claim| claim == name);
-        self.pods.list_namespace(&claim.namespace).into_iter().filter(move |p| uses(p) && !pods::over(p))
+        pods::users_of(&self.pods, &claim.namespace, &claim.name).into_iter().filter(|p| !pods::over(p))
     }
 }
 
