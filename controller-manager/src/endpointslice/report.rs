@@ -123,19 +123,14 @@ fn compare(was: &[(&[u8], &[u8])], is: &[(&[u8], &[u8])]) -> Sync {
 
 fn totals(slices: &[&Slice], max: usize) -> Totals {
     // Slices of the same family and ports could be one.
-    let mut groups: Vec<(&Slice, usize)> = Vec::new();
+    let mut groups: HashMap<(&str, Vec<&[u8]>), usize> = HashMap::default();
     for slice in slices {
-        let alike = |a: &Slice| a.address_type() == slice.address_type() && a.ports().eq(slice.ports());
-        let count = slice.endpoints().count();
-        match groups.iter_mut().find(|(first, _)| alike(first)) {
-            Some(group) => group.1 += count,
-            None => groups.push((slice, count)),
-        }
+        *groups.entry((slice.address_type(), slice.ports().collect())).or_default() += slice.endpoints().count();
     }
     Totals {
-        endpoints: groups.iter().map(|g| g.1).sum(),
+        endpoints: groups.values().sum(),
         slices: slices.len(),
-        packed: groups.iter().map(|g| g.1.div_ceil(max.max(1)).max(1)).sum(),
+        packed: groups.values().map(|count| count.div_ceil(max.max(1)).max(1)).sum(),
     }
 }
 

@@ -141,10 +141,14 @@ impl Tracker {
     pub fn stale(&self, key: &Key, cached: &[Arc<Slice>], now: Instant) -> bool {
         let mut all = self.written.lock();
         let Some(written) = all.get_mut(key) else { return false };
-        let find = |uid: &str| cached.iter().find(|s| s.meta().uid() == uid);
+        if written.slices.is_empty() {
+            written.awaited = None;
+            return false;
+        }
+        let by_uid: HashMap<&str, &Arc<Slice>> = cached.iter().map(|s| (s.meta().uid(), s)).collect();
         // The watch may have told of it before it was noted.
-        written.slices.retain(|uid, (_, deleted)| !*deleted || find(uid).is_some());
-        let lags = written.slices.iter().any(|(uid, (generation, deleted))| match find(uid) {
+        written.slices.retain(|uid, (_, deleted)| !*deleted || by_uid.contains_key(uid.as_str()));
+        let lags = written.slices.iter().any(|(uid, (generation, deleted))| match by_uid.get(uid.as_str()) {
             None => true,
             Some(s) => *deleted || s.meta().generation() < *generation,
         });

@@ -1,10 +1,11 @@
 //! EndpointSlices for Endpoints that somebody maintains by hand. Answers for upstream's `addressToEndpoint`,
 //! `reconcileByPortMapping`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort as CorePort, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -49,11 +50,23 @@ pub struct Mirrored {
     pub invalid: usize,
 }
 
+/// Most bytes of the slices of one object: labels and annotations are in each of them, and there may be as many as there
+/// are ports. Addresses beyond are left out.
+const MAX_BYTES: usize = 64 << 20;
+/// Most ports that are looked at for one object, where addresses in several subsets have the ports of all of them.
+const MAX_PORTS: usize = 1_000_000;
+
 /// Read an object, up to `limit` addresses for each set of ports.
 #[must_use]
 pub fn mirror(endpoints: &Endpoints, limit: usize) -> Mirrored {
-    let mut out = Mirrored::default();
-    for (ports, addresses) in canonical(endpoints) {
+    let (sets, skipped) = canonical(endpoints, MAX_PORTS);
+    let mut out = Mirrored { skipped, ..Mirrored::default() };
+    let mut bytes = 0;
+    for (ports, addresses) in sets {
+        if bytes > MAX_BYTES {
+            out.skipped += addresses.len();
+            continue;
+        }
         let mut by_family: BTreeMap<&str, Vec<Endpoint>> = BTreeMap::new();
         let (mut added, total) = (0, addresses.len());
         for (address, ready) in addresses {
@@ -78,7 +91,9 @@ pub fn mirror(endpoints: &Endpoints, limit: usize) -> Mirrored {
                 ports: Some(ports.clone()).filter(|p| !p.is_empty()),
             };
             // What is made here can be read.
-            out.slices.extend(Slice::of_json(&body(&slice)));
+            let slice = Slice::of_json(&body(&slice)).ok();
+            bytes += slice.as_ref().map_or(0, Slice::size);
+            out.slices.extend(slice);
         }
     }
     out
@@ -95,43 +110,88 @@ fn address_of(text: &str) -> Option<IpAddr> {
 
 type Addresses<'a> = Vec<(&'a EndpointAddress, bool)>;
 
-/// The addresses of an object by the sets of ports they serve. One that is ready in one place and not in another is not.
-fn canonical(endpoints: &Endpoints) -> Vec<(Vec<EndpointPort>, Addresses<'_>)> {
-    type Id<'a> = (&'a str, &'a str);
-    let mut addresses: BTreeMap<Id<'_>, &EndpointAddress> = BTreeMap::new();
-    let mut by_port: BTreeMap<PortKey<'_>, BTreeMap<Id<'_>, bool>> = BTreeMap::new();
-    for subset in endpoints.subsets.iter().flatten() {
+/// Subsets that an address is in, by their number, and whether it is ready there.
+type Places = Vec<(usize, bool)>;
+
+/// The addresses of an object by the sets of ports they serve, and the number of those left out because the ports to be
+/// looked at for them are too many. One that is ready in one place and not in another is not.
+fn canonical(endpoints: &Endpoints, mut budget: usize) -> (Vec<(Vec<EndpointPort>, Addresses<'_>)>, usize) {
+    let mut ports: Vec<Vec<PortKey<'_>>> = Vec::new();
+    let mut addresses: BTreeMap<(&str, &str), (&EndpointAddress, Places)> = BTreeMap::new();
+    for (at, subset) in endpoints.subsets.iter().flatten().enumerate() {
+        let own: Vec<PortKey<'_>> = subset.ports.iter().flatten().map(PortKey::of).collect();
+        // Without ports an address is there all the same.
+        ports.push(if own.is_empty() { vec![PortKey::NONE] } else { own });
         let ready = subset.addresses.iter().flatten().map(|a| (a, true));
         let unready = subset.not_ready_addresses.iter().flatten().map(|a| (a, false));
-        let ports: Vec<PortKey<'_>> = subset.ports.iter().flatten().map(PortKey::of).collect();
         for (address, ready) in ready.chain(unready) {
             let uid = address.target_ref.as_ref().and_then(|t| t.uid.as_deref()).unwrap_or_default();
-            let id = (address.ip.as_str(), uid);
-            addresses.entry(id).or_insert(address);
-            // Without ports an address is there all the same.
-            for port in if ports.is_empty() { &[PortKey::NONE] } else { ports.as_slice() } {
-                *by_port.entry(*port).or_default().entry(id).or_insert(ready) &= ready;
+            let known = addresses.entry((&address.ip, uid)).or_insert_with(|| (address, Places::new()));
+            known.1.push((at, ready));
+        }
+    }
+    // Addresses in the same places have the same ports: these are looked at once, not once for each address.
+    let mut serving: HashMap<&Places, [Option<usize>; 2]> = HashMap::default();
+    let mut sets = PortSets::default();
+    let mut skipped = 0;
+    for (_, places) in addresses.values() {
+        if serving.contains_key(places) {
+            continue;
+        }
+        let cost: usize = places.iter().map(|(at, _)| ports[*at].len()).sum();
+        let served = budget.checked_sub(cost).map(|left| {
+            budget = left;
+            sets.of(&ports, places)
+        });
+        serving.insert(places, served.unwrap_or_default());
+    }
+    let mut by_set: Vec<Addresses<'_>> = vec![Vec::new(); sets.0.len()];
+    for ready in [true, false] {
+        for (address, places) in addresses.values() {
+            match serving[places] {
+                [None, None] => skipped += usize::from(ready),
+                sets => {
+                    if let Some(set) = sets[usize::from(ready)] {
+                        by_set[set].push((address, ready));
+                    }
+                }
             }
         }
     }
-    let mut ports_of: BTreeMap<(Id<'_>, bool), Vec<PortKey<'_>>> = BTreeMap::new();
-    for (port, served) in &by_port {
-        for (id, ready) in served {
-            ports_of.entry((*id, *ready)).or_default().push(*port);
-        }
-    }
-    let mut sets: BTreeMap<Vec<PortKey<'_>>, Addresses<'_>> = BTreeMap::new();
-    for ready in [true, false] {
-        for ((id, is), ports) in ports_of.iter().filter(|((_, is), _)| *is == ready) {
-            sets.entry(ports.clone()).or_default().push((addresses[id], *is));
-        }
-    }
+    let mut out: Vec<_> = sets.0.into_iter().map(|(ports, at)| (ports, std::mem::take(&mut by_set[at]))).collect();
+    out.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     let made = |ports: Vec<PortKey<'_>>| ports.into_iter().filter_map(PortKey::port).collect();
-    sets.into_iter().map(|(ports, addresses)| (made(ports), addresses)).collect()
+    (out.into_iter().map(|(ports, addresses)| (made(ports), addresses)).collect(), skipped)
+}
+
+/// Sets of ports, in order, each with its number.
+#[derive(Default)]
+struct PortSets<'a>(HashMap<Vec<PortKey<'a>>, usize>);
+
+impl<'a> PortSets<'a> {
+    /// The numbers of the ports of addresses in these places: of those on which they are not ready, and of those on which
+    /// they are.
+    fn of(&mut self, ports: &[Vec<PortKey<'a>>], places: &Places) -> [Option<usize>; 2] {
+        let mut served: BTreeMap<PortKey<'a>, bool> = BTreeMap::new();
+        for (at, ready) in places {
+            for port in &ports[*at] {
+                *served.entry(*port).or_insert(true) &= ready;
+            }
+        }
+        [false, true].map(|ready| {
+            let set: Vec<PortKey<'a>> = served.iter().filter(|(_, is)| **is == ready).map(|(port, _)| *port).collect();
+            (!set.is_empty()).then(|| self.number(set))
+        })
+    }
+
+    fn number(&mut self, set: Vec<PortKey<'a>>) -> usize {
+        let next = self.0.len();
+        *self.0.entry(set).or_insert(next)
+    }
 }
 
 /// Identity of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PortKey<'a> {
     name: &'a str,
     number: i32,
@@ -170,24 +230,38 @@ pub fn plan(mirrored: Option<(&Endpoints, Mirrored)>, slices: &[Arc<Slice>]) -> 
     };
     let uid = object::uid(&endpoints.metadata);
     let mut writes = Vec::new();
-    let mut left: Vec<&Arc<Slice>> = slices.iter().collect();
+    let mut used = vec![false; slices.len()];
+    // An object may have tens of thousands of sets of ports, each with slices of its own.
+    let mut alike: HashMap<(&str, Vec<&[u8]>), Vec<usize>> = HashMap::default();
+    for (at, slice) in slices.iter().enumerate() {
+        alike.entry((slice.address_type(), slice.ports().collect())).or_default().push(at);
+    }
     let mut missing = Vec::new();
     for slice in desired {
         // Equal ones stay, then those for the same family are changed.
-        match left.iter().position(|s| same(s, &slice) && s.meta().has_owner("v1", "Endpoints", uid)) {
-            Some(i) => drop(left.remove(i)),
+        let is = |s: &Slice| same(s, &slice) && s.meta().has_owner("v1", "Endpoints", uid);
+        let mut candidates = alike.get(&(slice.address_type(), slice.ports().collect())).into_iter().flatten();
+        match candidates.find(|at| !used[**at] && is(&slices[**at])) {
+            Some(at) => used[*at] = true,
             None => missing.push(slice),
         }
     }
+    let mut free: HashMap<&str, VecDeque<usize>> = HashMap::default();
+    for (at, slice) in slices.iter().enumerate().filter(|(at, _)| !used[*at]) {
+        free.entry(slice.address_type()).or_default().push_back(at);
+    }
     for slice in missing {
-        let fits = left.iter().position(|s| s.address_type() == slice.address_type());
-        match fits {
-            Some(i) => writes.push(Write::Update(renamed(&slice, left.remove(i).meta().name()))),
+        match free.get_mut(slice.address_type()).and_then(VecDeque::pop_front) {
+            Some(at) => {
+                used[at] = true;
+                writes.push(Write::Update(renamed(&slice, slices[at].meta().name())));
+            }
             None if object::deleting(&endpoints.metadata) => {}
             None => writes.push(Write::Create(slice)),
         }
     }
-    writes.extend(left.into_iter().map(|s| Write::Delete(Arc::clone(s))));
+    let left = slices.iter().zip(used).filter(|(_, used)| !used);
+    writes.extend(left.map(|(slice, _)| Write::Delete(Arc::clone(slice))));
     writes
 }
 
@@ -246,7 +320,10 @@ fn metadata(endpoints: &Endpoints) -> ObjectMeta {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::endpointslice::report;
     use serde_json::{Value, json};
 
     fn endpoints(subsets: Value) -> Endpoints {
@@ -319,6 +396,67 @@ mod tests {
         }
         let bad = mirror(&endpoints(json!([{"addresses": at(&["10.0.0.1", "ten", "10.0.0.300"])}])), 100);
         assert_eq!((bad.invalid, bad.skipped, bad.slices.len()), (2, 2, 1));
+    }
+
+    /// Endpoints of a megabyte in which every address has a port of its own, in so many subsets.
+    fn scattered(count: usize) -> Endpoints {
+        let subset = |n: usize| {
+            json!({"addresses": [{"ip": format!("10.{}.{}.{}", n >> 16, (n >> 8) & 255, n & 255)}],
+                "ports": [{"port": n % 65_000 + 1}]})
+        };
+        endpoints((0..count).map(subset).collect())
+    }
+
+    /// Processor time of planning for such an object from nothing, and once more with a label changed.
+    fn cost(count: usize) -> Duration {
+        let mut object = scattered(count);
+        let (_, polls) = shared::run::measured(|| {
+            let made = plan(Some((&object, mirror(&object, 1000))), &[]);
+            let slices: Vec<Arc<Slice>> = made
+                .into_iter()
+                .map(|write| match write {
+                    Write::Create(slice) => Arc::new(slice),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(slices.len(), count);
+            assert!(plan(Some((&object, mirror(&object, 1000))), &slices).is_empty());
+            object.metadata.labels = Some(BTreeMap::from([("l".to_owned(), "2".to_owned())]));
+            let writes = plan(Some((&object, mirror(&object, 1000))), &slices);
+            assert!(writes.len() == count && writes.iter().all(|write| matches!(write, Write::Update(_))));
+            let seen = report::read(&slices, &writes, 100);
+            assert_eq!((seen.changed, seen.totals.packed), (count, count));
+        });
+        polls
+    }
+
+    #[test]
+    fn time_grows_with_the_sets_of_ports_and_not_with_their_square() {
+        let least = |count: usize| (0..3).map(|_| cost(count)).min().unwrap_or_default();
+        let (some, many) = (least(1500), least(6000));
+        assert!(many < some * 8, "four times as many took {many:?} instead of {some:?}");
+    }
+
+    #[test]
+    fn addresses_times_ports_are_not_looked_at() {
+        let ip = |n: usize| json!({"ip": format!("10.0.{}.{}", n >> 8, n & 255)});
+        let addresses: Value = (0..5000).map(ip).collect();
+        let ports = |from: usize| -> Value { (from..from + 5000).map(|port| json!({"port": port})).collect() };
+        let subset = |from: usize| json!({"addresses": addresses, "ports": ports(from)});
+        let object = endpoints(json!([subset(1), subset(5001)]));
+        let (sets, skipped) = canonical(&object, 10_000);
+        assert_eq!((sets.len(), sets[0].0.len(), sets[0].1.len(), skipped), (1, 10_000, 5000, 0));
+        assert_eq!(canonical(&object, 9_999), (vec![], 5000), "more than may be looked at");
+    }
+
+    #[test]
+    fn slices_of_one_object_are_bounded_by_their_size() {
+        let mut object = scattered(2000);
+        object.metadata.annotations = Some(BTreeMap::from([("big".to_owned(), "x".repeat(200_000))]));
+        let mirrored = mirror(&object, 1000);
+        let bytes: usize = mirrored.slices.iter().map(Slice::size).sum();
+        assert!((MAX_BYTES..MAX_BYTES + 1_000_000).contains(&bytes), "{bytes}");
+        assert_eq!(mirrored.slices.len() + mirrored.skipped, 2000);
     }
 
     #[test]

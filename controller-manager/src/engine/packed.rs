@@ -54,6 +54,12 @@ impl Packed {
         Self::read(&protobuf::encode(schema, object))
     }
 
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn strip(raw: &[u8]) -> Result<Self, Error> {
         let mut bytes = Vec::with_capacity(raw.len());
         for field in fields(raw) {

@@ -58,6 +58,12 @@ impl<K: Kind> PackedOf<K> {
         Packed::of_json(schema::<K>()?, object).map(Self::from)
     }
 
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.packed.size()
+    }
+
     /// One that is to be, with the fields that `rest` writes.
     pub fn made(meta: &NewMeta<'_>, rest: impl FnOnce(&mut Vec<u8>)) -> Self {
         Packed::made(|out| meta.write(out), rest).into()
