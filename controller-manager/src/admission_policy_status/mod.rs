@@ -17,10 +17,11 @@ use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::plan::{KINDS_MAX, Kind, Matched};
+use self::plan::Kind;
 use self::types::Document;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
+use crate::engine::discovery::{Served, discover};
 use crate::engine::executor::Executor;
 use crate::engine::object::Key;
 use crate::engine::registry::Started;
@@ -68,12 +69,12 @@ impl Policies {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(policy) = self.policies.get("", &key.name).filter(|p| outdated(p)) else { return Ok(None) };
         let spec = policy.spec.clone().unwrap_or_default();
+        let catalogue = discover(&self.reads).await?;
         let mut kinds = Vec::new();
-        for resource in plan::matched(&spec) {
-            if kinds.len() < KINDS_MAX
-                && let Some(kind) = self.kind(&resource).await?
-            {
-                kinds.push(kind);
+        for served in plan::matched(&spec, &catalogue.all) {
+            let Served { group, version, kind, .. } = served;
+            if let Some(object) = self.of_kind(group, version, kind).await? {
+                kinds.push(Kind { name: named(group, version, kind), object });
             }
         }
         let params = match &spec.param_kind {
@@ -88,18 +89,6 @@ impl Policies {
             Err(e) if e.not_found() => Ok(None),
             other => other.map(|()| None),
         }
-    }
-
-    /// The kind of a resource, if it is known.
-    async fn kind(&self, resource: &Matched) -> Result<Option<Kind>, RestError> {
-        let Matched { group, version, resource: plural } = resource;
-        let Some(served) = self.read(&place(group, version)).await? else { return Ok(None) };
-        let mut resources = served["resources"].as_array().into_iter().flatten();
-        let Some(kind) = resources.find(|r| r["name"] == *plural).and_then(|r| r["kind"].as_str()) else {
-            return Ok(None);
-        };
-        let object = self.of_kind(group, version, kind).await?;
-        Ok(object.map(|object| Kind { name: named(group, version, kind), object }))
     }
 
     /// The type of the parameters, if it is known.

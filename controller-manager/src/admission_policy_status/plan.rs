@@ -2,27 +2,19 @@
 //!
 //! In: the policy and the types of these kinds. Out: warnings, expression by expression. No I/O here.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
+use foldhash::HashMap;
 use k8s_openapi::api::admissionregistration::v1::{
     ExpressionWarning, NamedRuleWithOperations, ValidatingAdmissionPolicySpec,
 };
 
 use shared::cel::{Declared, Program, Type, admission};
 
+use crate::engine::discovery::Served;
+
 /// A policy that matches more kinds is checked against so many.
 pub const KINDS_MAX: usize = 10;
-
-/// A resource that a policy names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Matched {
-    /// API group.
-    pub group: String,
-    /// Version.
-    pub version: String,
-    /// Plural.
-    pub resource: String,
-}
 
 /// A kind and what is known of it.
 #[derive(Clone, Debug)]
@@ -33,26 +25,45 @@ pub struct Kind {
     pub object: Type,
 }
 
-/// The resources whose types can be known: wildcards and subresources say nothing of types.
+/// The served resources whose types can be known, by group, version and kind: wildcards and subresources say nothing of
+/// types. At most [`KINDS_MAX`], in the order in which the rules name them. What a rule names is looked up in what is
+/// served, as there may be very many groups, versions and resources in one.
 #[must_use]
-pub fn matched(spec: &ValidatingAdmissionPolicySpec) -> BTreeSet<Matched> {
+pub fn matched<'a>(spec: &ValidatingAdmissionPolicySpec, served: &'a [Served]) -> Vec<&'a Served> {
     let rules = spec.match_constraints.as_ref().and_then(|m| m.resource_rules.as_deref()).unwrap_or_default();
-    rules.iter().flat_map(of_rule).collect()
+    let mut out: BTreeMap<(&str, &str, &str), &Served> = BTreeMap::new();
+    'rules: for rule in rules {
+        for served in of_rule(rule, served) {
+            if out.len() == KINDS_MAX {
+                break 'rules;
+            }
+            out.insert((&served.group, &served.version, &served.kind), served);
+        }
+    }
+    out.into_values().collect()
 }
 
-fn of_rule(rule: &NamedRuleWithOperations) -> Vec<Matched> {
-    let plain = |list: &Option<Vec<String>>| -> Vec<String> {
-        let list = list.as_deref().unwrap_or_default();
-        if list.iter().any(|v| v == "*") { Vec::new() } else { list.to_vec() }
+fn of_rule<'a>(rule: &NamedRuleWithOperations, served: &'a [Served]) -> Vec<&'a Served> {
+    let plain = |list: &Option<Vec<String>>| list.iter().flatten().all(|v| v != "*");
+    if !plain(&rule.api_groups) || !plain(&rule.api_versions) {
+        return Vec::new();
+    }
+    let (groups, versions, resources) =
+        (positions(&rule.api_groups), positions(&rule.api_versions), positions(&rule.resources));
+    let position = |served: &Served| {
+        let (group, version) = (groups.get(served.group.as_str())?, versions.get(served.version.as_str())?);
+        Some((*group, *version, *resources.get(served.plural.as_str())?))
     };
-    let resources = rule.resources.iter().flatten().filter(|r| !r.contains('*') && !r.contains('/'));
-    let mut out = Vec::new();
-    for resource in resources {
-        for group in plain(&rule.api_groups) {
-            for version in plain(&rule.api_versions) {
-                out.push(Matched { group: group.clone(), version, resource: resource.clone() });
-            }
-        }
+    let mut found: Vec<_> = served.iter().filter_map(|served| Some((position(served)?, served))).collect();
+    found.sort_unstable_by_key(|(position, _)| *position);
+    found.into_iter().map(|(_, served)| served).collect()
+}
+
+/// Where each text of a list is first.
+fn positions(list: &Option<Vec<String>>) -> HashMap<&str, usize> {
+    let mut out = HashMap::default();
+    for (at, text) in list.iter().flatten().enumerate() {
+        out.entry(text.as_str()).or_insert(at);
     }
     out
 }
@@ -122,8 +133,29 @@ mod tests {
             rule(json!(["apps"]), json!(["v1"]), json!(["deployments", "deployments/scale", "*"])),
             rule(json!(["*"]), json!(["v1"]), json!(["pods"])),
             rule(json!([""]), json!(["*"]), json!(["pods"]))]}}));
-        let found: Vec<String> = matched(&s).into_iter().map(|m| m.resource).collect();
+        let apps = ["deployments", "statefulsets"].map(|plural| served("apps", "v1", plural));
+        let found: Vec<&str> = matched(&s, &apps).into_iter().map(|s| s.plural.as_str()).collect();
         assert_eq!(found, ["deployments"]);
+        let all: Vec<Served> = (0..30).map(|n| served("g", "v1", &format!("r{n}"))).collect();
+        let names: Vec<String> = (0..30).rev().map(|n| format!("r{n}")).collect();
+        let s = spec(json!({"matchConstraints": {"resourceRules": [rule(json!(["g"]), json!(["v1"]), json!(names))]}}));
+        let found: Vec<&str> = matched(&s, &all).into_iter().map(|s| s.plural.as_str()).collect();
+        assert_eq!(found, (20..30).map(|n| format!("r{n}")).collect::<Vec<_>>(), "the first that are named");
+    }
+
+    fn served(group: &str, version: &str, plural: &str) -> Served {
+        let [group, version, plural] = [group, version, plural].map(str::to_owned);
+        Served { group, version, kind: plural.clone(), plural, ..Served::default() }
+    }
+
+    /// A policy of a megabyte may name 10^13 resources.
+    #[test]
+    fn very_many_names_in_one_rule_are_no_product() {
+        let names = |prefix: &str| (0..20_000).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>();
+        let rule = json!({"apiGroups": names("g"), "apiVersions": names("v"), "resources": names("r")});
+        let s = spec(json!({"matchConstraints": {"resourceRules": [rule]}}));
+        let all = [served("g7", "v19999", "r3"), served("g7", "v20000", "r3")];
+        assert_eq!(matched(&s, &all), [&all[0]]);
     }
 
     #[test]
