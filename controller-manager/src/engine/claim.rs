@@ -13,10 +13,10 @@ use super::object::{self, Held, Metadata as _};
 pub struct Claimed<K> {
     /// Objects of this owner, adopted ones included.
     pub owned: Vec<Arc<K>>,
-    /// Patches that make it so on the server. Non-empty adoption needs the owner to be read afresh first.
-    pub patches: Vec<Action>,
-    /// Some patch is an adoption.
-    pub adopts: bool,
+    /// Patches that release what is not selected any more.
+    pub releases: Vec<Action>,
+    /// Patches that adopt, with the uids of what they adopt. They need the owner to be read afresh first.
+    pub adoptions: Vec<(String, Action)>,
 }
 
 /// Sort `candidates` for `owner`: keep what it controls and selects, adopt orphans it selects, release what it no
@@ -29,7 +29,7 @@ pub fn claim<K: Held>(
     candidates: impl IntoIterator<Item = Arc<K>>,
     finalizer: Option<&str>,
 ) -> Claimed<K> {
-    let mut out = Claimed { owned: Vec::new(), patches: Vec::new(), adopts: false };
+    let mut out = Claimed { owned: Vec::new(), releases: Vec::new(), adoptions: Vec::new() };
     for candidate in candidates {
         let meta = candidate.metadata();
         match object::controller_of(meta) {
@@ -37,13 +37,12 @@ pub fn claim<K: Held>(
             Some(_) if selects(&candidate) => out.owned.push(candidate),
             Some(_) => {
                 if !object::deleting(owner) {
-                    out.patches.push(release::<K>(meta, &reference.uid, finalizer));
+                    out.releases.push(release::<K>(meta, &reference.uid, finalizer));
                 }
             }
             None => {
                 if !object::deleting(owner) && !object::deleting(meta) && selects(&candidate) {
-                    out.patches.push(adopt::<K>(meta, reference, finalizer));
-                    out.adopts = true;
+                    out.adoptions.push((object::uid(meta).to_owned(), adopt::<K>(meta, reference, finalizer)));
                     out.owned.push(candidate);
                 }
             }
@@ -103,12 +102,12 @@ mod tests {
         let got = claim(&owner, &reference, selects, all(), None);
         let names: Vec<_> = got.owned.iter().map(|p| object::name(&p.metadata)).collect();
         assert_eq!(names, ["mine", "orphan"]);
-        assert_eq!(got.patches.len(), 2);
-        assert!(got.adopts);
+        assert_eq!((got.releases.len(), got.adoptions.len()), (1, 1));
+        assert_eq!(got.adoptions[0].0, "orphan");
 
-        let patches: Vec<_> = claim(&owner, &reference, selects, all(), Some("f/f")).patches;
-        let written =
-            patches.iter().map(|a| if let Action::Patch { body, .. } = a { body.clone() } else { json!(null) });
+        let Claimed { releases, adoptions, .. } = claim(&owner, &reference, selects, all(), Some("f/f"));
+        let written = releases.into_iter().chain(adoptions.into_iter().map(|(_, patch)| patch));
+        let written = written.map(|a| if let Action::Patch { body, .. } = a { body } else { json!(null) });
         let written: Vec<_> = written.collect();
         assert_eq!(written[0]["metadata"]["$deleteFromPrimitiveList/finalizers"], json!(["f/f"]));
         assert_eq!(written[1]["metadata"]["finalizers"], json!(["f/f"]));
@@ -116,6 +115,6 @@ mod tests {
         let dying =
             ObjectMeta { deletion_timestamp: Some(object::seconds(k8s_openapi::jiff::Timestamp::UNIX_EPOCH)), ..owner };
         let got = claim(&dying, &reference, selects, all(), None);
-        assert!(got.patches.is_empty(), "a dying owner neither adopts nor releases");
+        assert!(got.releases.is_empty() && got.adoptions.is_empty(), "a dying owner neither adopts nor releases");
     }
 }

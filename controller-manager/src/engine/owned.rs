@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use parking_lot::Mutex;
@@ -11,8 +11,8 @@ use shared::informer::{Event, Informer, Object, Store};
 use shared::workqueue::Queue;
 use tokio::time::Instant;
 
-use super::action::object_path;
-use super::claim::claim;
+use super::action::{Action, object_path};
+use super::claim::{Claimed, claim};
 use super::context::{BY_CONTROLLER, orphans};
 use super::expect::Expectations;
 use super::object::{self, Held, Key, Metadata as _};
@@ -49,12 +49,31 @@ fn pace_of(pods: usize) -> Duration {
     PACE_OF_A_POD.saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).min(PACE)
 }
 
+/// Times of the last look at each set, or of the next.
+#[derive(Default)]
+struct Looks {
+    by_set: HashMap<Key, Instant>,
+    /// Sets left by the last sweep of those that were looked at long ago.
+    left: usize,
+}
+
+impl Looks {
+    /// Takes note of a look. The sets are swept when they are twice as many as the last sweep left, so that a look costs
+    /// the same however many there are.
+    fn insert(&mut self, key: Key, due: Instant, forgotten: impl Fn(Instant) -> bool) {
+        if self.by_set.len() >= REMEMBERED.max(2 * self.left) {
+            self.by_set.retain(|_, look| !forgotten(*look));
+            self.left = self.by_set.len();
+        }
+        self.by_set.insert(key, due);
+    }
+}
+
 /// Wakes the keys of a queue: the first time at once, and then not before its pace has passed, which is [`PACE`] where
 /// nothing is known about the size of sets.
 pub struct Paced {
     queue: Queue<Key>,
-    /// Times of the last look at each set, or of the next.
-    looks: Mutex<HashMap<Key, Instant>>,
+    looks: Mutex<Looks>,
     pace: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
@@ -75,16 +94,13 @@ impl Paced {
     pub fn wake(&self, key: Key) {
         let (now, pace) = (Instant::now(), (self.pace)());
         let mut looks = self.looks.lock();
-        let due = match looks.get(&key) {
+        let due = match looks.by_set.get(&key) {
             // Asked for once more: what the queue had may have come earlier, with a retry.
             Some(next) if *next > now => *next,
             Some(last) => (*last + pace).max(now),
             None => now,
         };
-        if looks.len() >= REMEMBERED {
-            looks.retain(|_, look| *look + pace > now);
-        }
-        looks.insert(key.clone(), due);
+        looks.insert(key.clone(), due, |look| look + pace <= now);
         drop(looks);
         self.queue.add_after(key, due - now);
     }
@@ -244,7 +260,8 @@ pub fn candidates<C: Held>(store: &Store<C>, namespace: &str, uid: &str) -> Vec<
     out
 }
 
-/// Adopt and release on the server, and return what the set owns after that.
+/// Adopt and release on the server, and return what the set owns after that. An orphan that is gone is left out; a write
+/// that fails otherwise is told when the others are done, as in upstream's `ClaimPods`.
 pub async fn settle<P, C>(
     rest: &Rest,
     owner: &P,
@@ -272,27 +289,51 @@ where
 {
     let reference = object::controller_ref::<P>(owner.meta());
     let claimed = claim(owner.meta(), &reference, selects, candidates, finalizer);
-    if claimed.adopts {
-        // The cache may be behind: a set that is going away must not take anything with it.
-        let live = rest.get(&object_path::<P>(owner.meta())).await?;
-        let (uid, name) = (object::uid(owner.meta()), Key::of(owner.meta()));
-        if live["metadata"]["uid"] != uid {
-            return Err(RestError::other(format!("original {} {name} is gone: expected uid {uid}", P::kind(&()))));
-        }
-        if let Some(at) = live["metadata"]["deletionTimestamp"].as_str() {
-            return Err(RestError::other(format!("{name} has just been deleted at {at}")));
+    let Claimed { mut owned, releases, adoptions } = claimed;
+    let mut failed = None;
+    for patch in releases {
+        match write(rest, patch).await {
+            // Gone, or already another's.
+            Err(e) if !e.not_found() && !e.invalid() => failed = Some(e),
+            _ => {}
         }
     }
-    for patch in claimed.patches {
-        if let super::action::Action::Patch { path, kind, body } = patch {
-            match rest.patch(&path, kind, &body).await {
-                // Gone, or already another's.
-                Err(e) if e.not_found() || e.invalid() => {}
-                other => drop(other?),
+    if !adoptions.is_empty() {
+        // The cache may be behind: a set that is going away must not take anything with it.
+        may_adopt(rest, owner).await?;
+    }
+    let mut gone: HashSet<String> = HashSet::default();
+    for (uid, patch) in adoptions {
+        match write(rest, patch).await {
+            Ok(()) => {}
+            Err(e) => {
+                if !e.not_found() {
+                    failed = Some(e);
+                }
+                gone.insert(uid);
             }
         }
     }
-    Ok(claimed.owned)
+    owned.retain(|child| !gone.contains(object::uid(child.metadata())));
+    failed.map_or(Ok(owned), Err)
+}
+
+async fn write(rest: &Rest, patch: Action) -> Result<(), RestError> {
+    let Action::Patch { path, kind, body } = patch else { return Ok(()) };
+    rest.patch(&path, kind, &body).await.map(drop)
+}
+
+/// Fails unless the owner is still the one of the cache, and stays.
+async fn may_adopt<P: Object>(rest: &Rest, owner: &P) -> Result<(), RestError> {
+    let live = rest.get(&object_path::<P>(owner.meta())).await?;
+    let (uid, name) = (object::uid(owner.meta()), Key::of(owner.meta()));
+    if live["metadata"]["uid"] != uid {
+        return Err(RestError::other(format!("original {} {name} is gone: expected uid {uid}", P::kind(&()))));
+    }
+    match live["metadata"]["deletionTimestamp"].as_str() {
+        Some(at) => Err(RestError::other(format!("{name} has just been deleted at {at}"))),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod store;
 mod strategy;
 mod verbs;
 
+mod adoption;
 mod cost;
 mod ends;
 mod held;
