@@ -115,7 +115,7 @@ type Names = HashSet<Box<str>>;
 
 /// The selectors of one namespace, by name.
 #[derive(Default)]
-struct Space {
+pub struct Space {
     /// By key and value.
     by_pair: HashMap<Box<str>, HashMap<Box<str>, Names>>,
     /// Selectors that require no pair.
@@ -125,7 +125,8 @@ struct Space {
 }
 
 impl Space {
-    fn remove(&mut self, name: &str) {
+    /// Drops a selector.
+    pub fn remove(&mut self, name: &str) {
         self.open.remove(name);
         let Some((key, value)) = self.filed.remove(name) else { return };
         let Some(values) = self.by_pair.get_mut(&key) else { return };
@@ -139,7 +140,8 @@ impl Space {
         }
     }
 
-    fn insert(&mut self, name: &str, required: &Labels) {
+    /// Files a selector that requires these pairs.
+    pub fn insert(&mut self, name: &str, required: &Labels) {
         let Some((key, value)) = required.iter().min_by_key(|(k, v)| self.under(k, v).map_or(0, HashSet::len)) else {
             self.open.insert(name.into());
             return;
@@ -150,11 +152,18 @@ impl Space {
         self.filed.insert(name.into(), pair);
     }
 
+    /// Reports whether nothing is filed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.filed.is_empty() && self.open.is_empty()
+    }
+
     fn under(&self, key: &str, value: &str) -> Option<&Names> {
         self.by_pair.get(key)?.get(value)
     }
 
-    fn names<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a str> {
+    /// The selectors that may pick what has these labels.
+    pub fn names<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a str> {
         let filed = labels.iter().filter_map(|(k, v)| self.under(k, v));
         self.open.iter().chain(filed.flatten()).map(|name| &**name)
     }
@@ -198,7 +207,7 @@ impl<K: Selecting> Selectors<K> {
         if let Some(required) = object.required().filter(|_| !gone) {
             space.insert(name(meta), required);
         }
-        if space.filed.is_empty() && space.open.is_empty() {
+        if space.is_empty() {
             spaces.remove(namespace(meta));
         }
     }

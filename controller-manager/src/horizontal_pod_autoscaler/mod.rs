@@ -6,12 +6,12 @@
 mod arithmetic;
 pub mod behavior;
 pub mod calculator;
+mod memory;
 mod metric;
 pub mod plan;
 pub mod source;
 pub mod target;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use shared::workqueue::Queue;
 
 pub(crate) use self::metric::selector_text;
 
-use self::behavior::History;
+use self::memory::Memory;
 use self::plan::{Decision, Measured, Scale, Snapshot};
 use self::source::measure;
 use self::target::{Found, Targets};
@@ -38,6 +38,7 @@ use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
+use crate::engine::selectors;
 use crate::engine::settings::Hpa;
 use crate::engine::worker::{self, Synced};
 
@@ -48,19 +49,12 @@ const ACCOUNT: &str = "horizontal-pod-autoscaler";
 const RESCALES: usize = 5;
 const RESCALE_PAUSE: Duration = Duration::from_millis(10);
 
-/// State of an autoscaler between two looks.
-#[derive(Default)]
-struct Memory {
-    history: History,
-    selector: Option<Selector>,
-}
-
 struct Autoscaler {
     executor: Executor,
     hpas: Store<HorizontalPodAutoscaler>,
     pods: Store<Pod>,
     targets: Targets,
-    memory: Mutex<HashMap<Key, Memory>>,
+    memory: Mutex<Memory>,
     config: Hpa,
     own_tolerance: bool,
     /// From when windows and periods are counted.
@@ -88,10 +82,10 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             let key = Key::of(&event.object().metadata);
             let mut known = memory.memory.lock();
             if let Event::Deleted(_) = event {
-                known.remove(&key);
+                known.forget(&key);
                 metrics::forget(DESIRED, &[&key.namespace, &key.name]);
             } else {
-                known.entry(key.clone()).or_default();
+                known.know(&key);
                 wake.add_after(key, config.sync_period);
             }
             metrics::set(COUNT, &[], metrics::float(known.len()));
@@ -132,8 +126,8 @@ impl Autoscaler {
                     let now = clock::now();
                     if result.is_ok() {
                         action = if size > found.scale.wanted { "scale_up" } else { "scale_down" };
-                        if let Some(memory) = self.memory.lock().get_mut(key) {
-                            memory.history.scaled(spec.behavior.as_ref(), found.scale.wanted, size, self.steady());
+                        if let Some(history) = self.memory.lock().history(key) {
+                            history.scaled(spec.behavior.as_ref(), found.scale.wanted, size, self.steady());
                         }
                     }
                     plan::after_rescale(&mut decision, &before, result, now);
@@ -142,7 +136,7 @@ impl Autoscaler {
             }
         };
         if let Some(desired) = decision.desired
-            && self.memory.lock().contains_key(key)
+            && self.memory.lock().history(key).is_some()
         {
             metrics::set(DESIRED, &[&key.namespace, &key.name], f64::from(desired));
         }
@@ -204,10 +198,10 @@ impl Autoscaler {
             now: clock::now(),
             steady: self.steady(),
         };
-        let mut history = self.memory.lock().get_mut(key).map(|m| std::mem::take(&mut m.history)).unwrap_or_default();
+        let mut history = self.memory.lock().history(key).map(std::mem::take).unwrap_or_default();
         let decision = plan::plan(&snapshot, &mut history);
-        if let Some(memory) = self.memory.lock().get_mut(key) {
-            memory.history = history;
+        if let Some(kept) = self.memory.lock().history(key) {
+            *kept = history;
         }
         for done in &decision.computed {
             let kind = spec.metrics.iter().flatten().nth(done.metric).map_or("", |m| m.type_.as_str());
@@ -236,18 +230,13 @@ impl Autoscaler {
         let Some(selector) = Selector::parse(&scale.selector).ok().filter(|_| !scale.selector.is_empty()) else {
             return (Vec::new(), Vec::new());
         };
-        let mut pods = self.pods.list_namespace(&key.namespace);
-        pods.retain(|p| picks(&selector, p));
+        let mut pods = selectors::candidates(&self.pods, &key.namespace, &memory::required(&selector));
+        pods.retain(|p| memory::picks(&selector, p.metadata.labels.as_deref()));
+        let labels = pods.iter().map(|pod| pod.metadata.labels.as_deref());
         let mut memory = self.memory.lock();
-        if let Some(own) = memory.get_mut(key) {
-            own.selector = Some(selector);
-        }
-        let same = memory.iter().filter(|(k, _)| k.namespace == key.namespace);
-        let mut selecting: Vec<Key> = same
-            .filter(|(_, m)| m.selector.as_ref().is_some_and(|s| pods.iter().any(|p| picks(s, p))))
-            .map(|(k, _)| k.clone())
-            .collect();
-        selecting.sort();
+        memory.set_selector(key, selector);
+        let selecting = memory.selecting(&key.namespace, labels);
+        drop(memory);
         (pods, selecting)
     }
 
@@ -270,11 +259,6 @@ impl Autoscaler {
         }
         Ok(())
     }
-}
-
-fn picks(selector: &Selector, pod: &Pod) -> bool {
-    let labels = pod.metadata.labels.as_deref();
-    selector.requirements().iter().all(|r| r.matches(labels.and_then(|l| l.get(r.key())).map(String::as_str)))
 }
 
 fn direction(current: i32, proposed: Option<i32>) -> &'static str {

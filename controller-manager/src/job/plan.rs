@@ -480,7 +480,9 @@ impl<'a> Round<'a> {
     fn conclude(&mut self, terminating: usize) {
         let u = self.status.uncounted_terminated_pods.as_ref();
         let waiting = u.is_some_and(|u| u.succeeded.is_some() || u.failed.is_some());
-        let unlisted = self.uncounted().any(|p| pods::finished(p) && self.in_range(p) && !self.let_go(p));
+        let let_go = self.let_go();
+        let stays = |p: &Pod| !let_go.contains(object::uid(&p.metadata));
+        let unlisted = self.uncounted().any(|p| pods::finished(p) && self.in_range(p) && stays(p));
         if terminating > 0 || waiting || unlisted {
             return;
         }
@@ -507,9 +509,13 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn let_go(&self, pod: &Pod) -> bool {
-        let uid = object::uid(&pod.metadata);
-        self.out.actions.iter().any(|a| matches!(a, Action::Patch { body, .. } if body["metadata"]["uid"] == uid))
+    /// The uids of pods whose finalizer is taken off.
+    fn let_go(&self) -> HashSet<&str> {
+        let patches = self.out.actions.iter().filter_map(|action| match action {
+            Action::Patch { body, .. } => Some(body),
+            _ => None,
+        });
+        patches.filter_map(|body| body["metadata"]["uid"].as_str()).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use k8s_openapi::api::resource::v1::{DeviceRequest, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use proto::quantity::{Format, Quantity};
@@ -78,17 +79,37 @@ pub fn extend(used: &mut Usage, resource_of: impl Fn(&str) -> Option<String>, of
     }
 }
 
-/// Reports whether a claim is the one that was made for the extended resources of a pod: the one it names, and while it
-/// names none, the first of those that were made for it.
-#[must_use]
-pub fn made_for(claim: &ResourceClaim, pod: &Pod, all: &[Arc<ResourceClaim>]) -> bool {
-    let uid = object::uid(&pod.metadata);
-    let of_it = |c: &ResourceClaim| owner(c).is_some_and(|pod| pod.uid == uid);
-    if let Some(named) = pod.status.as_ref().and_then(|s| s.extended_resource_claim_status.as_ref()) {
-        return of_it(claim) && *named.resource_claim_name == *object::name(&claim.metadata);
+/// The claims of a namespace that were made for the extended resources of pods: of each pod's, by its uid, the first.
+#[derive(Debug, Default)]
+pub struct MadeForPods<'a>(HashMap<&'a str, &'a ResourceClaim>);
+
+impl<'a> MadeForPods<'a> {
+    /// Of all claims of a namespace.
+    #[must_use]
+    pub fn among(all: &'a [Arc<ResourceClaim>]) -> Self {
+        let order = |c: &'a ResourceClaim| (object::created(&c.metadata), object::name(&c.metadata));
+        let mut first: HashMap<&str, &ResourceClaim> = HashMap::default();
+        for claim in all {
+            let Some(pod) = owner(claim) else { continue };
+            let known = first.entry(&pod.uid).or_insert(claim);
+            if order(claim) < order(known) {
+                *known = claim;
+            }
+        }
+        Self(first)
     }
-    let order = |c: &ResourceClaim| (object::created(&c.metadata), object::name(&c.metadata).to_owned());
-    of_it(claim) && !all.iter().any(|c| of_it(c) && order(c) < order(claim))
+
+    /// Reports whether a claim is the one that was made for a pod: the one it names, and while it names none, the first
+    /// of those that were made for it.
+    #[must_use]
+    pub fn is(&self, claim: &ResourceClaim, pod: &Pod) -> bool {
+        let uid = object::uid(&pod.metadata);
+        if let Some(named) = pod.status.as_ref().and_then(|s| s.extended_resource_claim_status.as_ref()) {
+            let of_it = owner(claim).is_some_and(|pod| pod.uid == uid);
+            return of_it && *named.resource_claim_name == *object::name(&claim.metadata);
+        }
+        self.0.get(uid).is_some_and(|first| object::name(&first.metadata) == object::name(&claim.metadata))
+    }
 }
 
 /// The pod that owns a claim which was made for extended resources.
@@ -192,7 +213,7 @@ mod tests {
             (made("a", early, "true", "Job"), "u", None, false),
         ] {
             let all = [Arc::clone(&first), Arc::clone(&claim)];
-            assert_eq!(made_for(&claim, &pod(uid, names), &all), want, "{claim:?} {names:?}");
+            assert_eq!(MadeForPods::among(&all).is(&claim, &pod(uid, names)), want, "{claim:?} {names:?}");
         }
     }
 }

@@ -21,6 +21,7 @@ use shared::informer::{Event, Informer, Store};
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
+use self::devices::MadeForPods;
 use self::usage::Usage;
 use crate::engine::action::Action;
 use crate::engine::clock;
@@ -255,8 +256,9 @@ impl Quotas {
                 usage::add(&mut sum, &usage::service(&service));
             }
             let claims = self.devices.as_ref().map(|all| all.list_namespace(&key.namespace)).unwrap_or_default();
+            let made = MadeForPods::among(&claims);
             for claim in &claims {
-                usage::add(&mut sum, &self.device_claim(claim, &claims, now));
+                usage::add(&mut sum, &self.device_claim(claim, &made, now));
             }
         }
         let mut used: Usage = hard
@@ -289,13 +291,13 @@ impl Quotas {
         }
     }
 
-    /// Returns the usage of a claim of devices; `all` are those of its namespace.
-    fn device_claim(&self, claim: &ResourceClaim, all: &[Arc<ResourceClaim>], now: Timestamp) -> Usage {
+    /// Returns the usage of a claim of devices; `made` are those of its namespace that were made for pods.
+    fn device_claim(&self, claim: &ResourceClaim, made: &MadeForPods<'_>, now: Timestamp) -> Usage {
         let mut used = devices::claim(claim);
         if let Some(classes) = &self.classes {
             let pod = devices::owner(claim)
                 .and_then(|owner| self.pods.get(object::namespace(&claim.metadata), &owner.name))
-                .filter(|pod| devices::made_for(claim, pod, all))
+                .filter(|pod| made.is(claim, pod))
                 .map(|pod| usage::pod(&pod, now));
             let resource_of = |class: &str| classes.get("", class)?.spec.extended_resource_name.clone();
             devices::extend(&mut used, resource_of, &pod.unwrap_or_default());
