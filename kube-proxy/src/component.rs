@@ -168,7 +168,7 @@ async fn proxy(settings: Settings, shutdown: Shutdown) -> Result<()> {
         node_name: settings.node_name.clone(),
         check_ports: CheckPorts::new(
             health.clone(),
-            settings.bind_address,
+            node_ports.clone(),
             shutdown.token().child_token(),
             events.clone(),
         ),

@@ -13,9 +13,12 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::addresses::NodePortResolver;
+use crate::backend::NodePorts;
 use crate::events::ProxyEvents;
 use crate::http::{Page, bind, by_path, serve};
 use crate::metrics;
@@ -131,10 +134,10 @@ impl Health {
     }
 }
 
-/// The listeners of the services' health-check ports.
+/// The listeners of the services' health-check ports, on the addresses of node ports.
 pub struct CheckPorts {
     health: Health,
-    address: IpAddr,
+    node_ports: NodePortResolver,
     open: HashMap<u16, CancellationToken>,
     stop: CancellationToken,
     events: ProxyEvents,
@@ -145,8 +148,14 @@ pub struct CheckPorts {
 impl CheckPorts {
     /// None open yet. All close with `stop`.
     #[must_use]
-    pub fn new(health: Health, address: IpAddr, stop: CancellationToken, events: ProxyEvents) -> Self {
-        Self { health, address, open: HashMap::new(), stop, events, failed: BTreeSet::new() }
+    pub fn new(health: Health, node_ports: NodePortResolver, stop: CancellationToken, events: ProxyEvents) -> Self {
+        Self { health, node_ports, open: HashMap::new(), stop, events, failed: BTreeSet::new() }
+    }
+
+    /// Reports whether ports could not be opened, so that they are to be tried again.
+    #[must_use]
+    pub fn have_failed(&self) -> bool {
+        !self.failed.is_empty()
     }
 
     /// Opens and closes ports as the services want.
@@ -161,17 +170,21 @@ impl CheckPorts {
             keep
         });
         self.failed.retain(|port| wanted.contains_key(port));
+        let addresses = listening(|family| self.node_ports.resolve(family));
         for (port, check) in &wanted {
             if self.open.contains_key(port) {
                 continue;
             }
-            match bind(SocketAddr::new(self.address, *port)).await {
-                Ok(listener) => {
+            match bind_all(&addresses, *port).await {
+                Ok(listeners) => {
                     let token = self.stop.child_token();
                     self.failed.remove(port);
                     self.open.insert(*port, token.clone());
-                    let (health, port) = (self.health.clone(), *port);
-                    tasks.spawn("service-health", serve(listener, token, by_path(move |_| health.check_page(port))));
+                    for listener in listeners {
+                        let (health, port) = (self.health.clone(), *port);
+                        let answer = by_path(move |_| health.check_page(port));
+                        tasks.spawn("service-health", serve(listener, token.clone(), answer));
+                    }
                 }
                 Err(error) => {
                     tracing::error!(port, %error, "Failed to open health check node port");
@@ -184,22 +197,54 @@ impl CheckPorts {
     }
 }
 
-fn checks<'a>(desired: impl Iterator<Item = &'a Desired>) -> BTreeMap<u16, Check> {
-    let mut found: BTreeMap<u16, (Check, BTreeSet<IpAddr>)> = BTreeMap::new();
-    for (name, port) in desired.flat_map(|desired| &desired.ports) {
-        let Some(number) = port.health_check_node_port.filter(|_| port.external == Policy::Local) else { continue };
-        let check = Check { namespace: name.namespace.clone(), name: name.service.clone(), local: 0 };
-        // Several ports of one service lead to the same pods.
-        found.entry(number).or_insert((check, BTreeSet::new())).1.extend(&port.ready_local);
+/// Opens a port on all of these addresses, or on none.
+async fn bind_all(addresses: &[IpAddr], port: u16) -> std::io::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        listeners.push(bind(SocketAddr::new(*address, port)).await?);
     }
-    let count =
-        |(port, (check, ready)): (u16, (Check, BTreeSet<IpAddr>))| (port, Check { local: ready.len(), ..check });
-    found.into_iter().map(count).collect()
+    Ok(listeners)
+}
+
+/// The addresses to listen on: those that node ports answer on, and all of the machine's, of both families, where neither
+/// family names any.
+fn listening(node_ports: impl Fn(Family) -> NodePorts) -> Vec<IpAddr> {
+    let any = |family| match family {
+        Family::V4 => IpAddr::from([0; 4]),
+        Family::V6 => IpAddr::from([0_u16; 8]),
+    };
+    match (node_ports(Family::V4), node_ports(Family::V6)) {
+        // A socket of both.
+        (NodePorts::All, NodePorts::All) => vec![any(Family::V4)],
+        (NodePorts::Addresses(v4), NodePorts::Addresses(v6)) => v4.into_iter().chain(v6).collect(),
+        (NodePorts::Addresses(v4), NodePorts::All) => v4.into_iter().collect(),
+        (NodePorts::All, NodePorts::Addresses(v6)) => v6.into_iter().collect(),
+    }
+}
+
+fn checks<'a>(desired: impl Iterator<Item = &'a Desired>) -> BTreeMap<u16, Check> {
+    let mut found: BTreeMap<u16, Check> = BTreeMap::new();
+    for desired in desired {
+        let mut of_family: BTreeMap<u16, (Check, BTreeSet<IpAddr>)> = BTreeMap::new();
+        for (name, port) in &desired.ports {
+            let Some(number) = port.health_check_node_port.filter(|_| port.external == Policy::Local) else { continue };
+            let check = Check { namespace: name.namespace.clone(), name: name.service.clone(), local: 0 };
+            // Several ports of one service lead to the same pods.
+            of_family.entry(number).or_insert((check, BTreeSet::new())).1.extend(&port.ready_local);
+        }
+        // A pod has an address of each family, and is one endpoint: each of upstream's proxiers counts its own.
+        for (port, (check, ready)) in of_family {
+            let known = found.entry(port).or_insert(check);
+            known.local = known.local.max(ready.len());
+        }
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{PortName, Protocol, ServicePort};
 
     #[tokio::test(start_paused = true)]
     async fn a_change_that_is_not_written_makes_it_ill_until_it_is() {
@@ -213,6 +258,57 @@ mod tests {
         assert_eq!(health.page("/livez").status, 503);
         health.written(Family::V4);
         assert_eq!(health.page("/healthz").status, 200);
+    }
+
+    #[test]
+    fn health_checks_are_answered_where_node_ports_are() {
+        let some =
+            |texts: &[&str]| NodePorts::Addresses(texts.iter().map(|t| t.parse().expect("an address")).collect());
+        let all = || NodePorts::All;
+        for (v4, v6, want) in [
+            (all(), all(), vec!["0.0.0.0"]),
+            (some(&["192.0.2.1", "192.0.2.2"]), all(), vec!["192.0.2.1", "192.0.2.2"]),
+            (all(), some(&["2001:db8::1"]), vec!["2001:db8::1"]),
+            (some(&["192.0.2.1"]), some(&["2001:db8::1"]), vec!["192.0.2.1", "2001:db8::1"]),
+        ] {
+            let found = listening(|family| if family == Family::V4 { v4.clone() } else { v6.clone() });
+            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+            assert_eq!(found, want, "{v4:?} {v6:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_of_two_families_is_one_local_endpoint() {
+        let desired = |cluster_ip: &str, local: &[&str]| {
+            let mut port = ServicePort::plain(cluster_ip, 80, Vec::new());
+            (port.external, port.health_check_node_port) = (Policy::Local, Some(32000));
+            port.ready_local = local.iter().map(|t| t.parse().expect("an address")).collect();
+            let name = |port: &str| PortName {
+                namespace: "shop".into(),
+                service: "web".into(),
+                port: port.into(),
+                protocol: Protocol::Tcp,
+            };
+            let mut desired = Desired::default();
+            // Two ports of the service lead to the same pods.
+            desired.ports = ["http", "https"].map(|of| (name(of), port.clone())).into();
+            desired
+        };
+        let v4 = desired("10.96.0.9", &["10.1.0.1", "10.1.0.2"]);
+        let v6 = desired("fd00::9", &["fd00:1::1", "fd00:1::2"]);
+        for (families, want) in [(vec![&v4], 2), (vec![&v6], 2), (vec![&v4, &v6], 2)] {
+            assert_eq!(checks(families.into_iter())[&32000].local, want);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_is_opened_on_all_addresses_or_on_none() {
+        let taken = TcpListener::bind("127.0.0.2:0").await.expect("a port");
+        let port = taken.local_addr().expect("an address").port();
+        let addresses = ["127.0.0.1", "127.0.0.2"].map(|t| t.parse().expect("an address"));
+        assert!(bind_all(&addresses, port).await.is_err());
+        drop(taken);
+        assert_eq!(bind_all(&addresses, port).await.expect("it is free now, the first address too").len(), 2);
     }
 
     #[tokio::test(start_paused = true)]

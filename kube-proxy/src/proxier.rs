@@ -168,10 +168,10 @@ impl Proxier {
                 }
             }
         }
-        if has_checks {
+        if has_checks || self.check_ports.have_failed() {
             self.check_ports.sync(tasks, self.families.iter().map(|proxy| &proxy.desired)).await;
         }
-        complete
+        complete && !self.check_ports.have_failed()
     }
 
     /// Finds out whether the kernel still has our rules; a family that has to be written anew is written by the next sync.
