@@ -123,7 +123,7 @@ chaos: deps ## Play controllers and scheduler under lags, outages and failures f
 	@e2e/images/build.sh $(CACHE)/images $(CARGO_TARGET_DIR)/debug/cluster busybox
 	@BINARIES=$(CARGO_TARGET_DIR)/debug cargo test --workspace --locked --test node_chaos -- --nocapture
 
-bench: deps build ## Print one JSON line for each figure
+bench: deps build ## Print one JSON line for each figure; BENCH=parallel for those of one program, and no new SPECIFICATION.md
 	@hack/bench.sh $(CACHE) $(TRIPLE)
 
 images: deps build ## Build the images of the example offline from Debian packages

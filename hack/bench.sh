@@ -8,11 +8,15 @@ triple=$2
 figures=$(mktemp)
 trap 'rm -f "$figures"' EXIT
 
+# Tells whether a program is to be run: all are, or those of which BENCH is part of the name.
+wanted() { [[ $1 == *"${BENCH:-}"* ]]; }
+
 # Says whose figures follow.
 from() { echo "{\"bench\":\"$*\"}"; }
 
 # A program of a crate's examples/, built like the binaries: crate, example, arguments.
 example() {
+  wanted "$1/examples/$2" || return 0
   hack/build.sh "$triple" --quiet -p "ironclad-$1" --example "$2"
   from "$1/examples/$2"
   "$bin/examples/$2" "${@:3}"
@@ -20,14 +24,17 @@ example() {
 
 # One that needs no binaries, built as cargo builds releases.
 in_memory() {
+  wanted "$1/examples/$2" || return 0
   from "$1/examples/$2"
   cargo run --release --locked --quiet -p "ironclad-$1" --example "$2"
 }
 
 measure() {
-  e2e/images/build.sh "$cache/images" "$bin/cluster" >&2
-  from the cluster program, one node
-  "$bin/cluster" --run "$(mktemp -d)/bench" bench "$cache/images/busybox.tar"
+  if wanted cluster; then
+    e2e/images/build.sh "$cache/images" "$bin/cluster" >&2
+    from the cluster program, one node
+    "$bin/cluster" --run "$(mktemp -d)/bench" bench "$cache/images/busybox.tar"
+  fi
   example e2e apiserver "$bin/kube-apiserver"
   example e2e controllers "$bin/kube-apiserver" "$bin/kube-controller-manager"
   example scheduler throughput all
@@ -40,4 +47,5 @@ measure() {
 }
 
 measure | tee "$figures"
-cargo xtask specification "$figures" >&2
+# The page has all figures or none.
+[[ -n ${BENCH:-} ]] || cargo xtask specification "$figures" >&2
