@@ -7,6 +7,7 @@ use etcd_client::{EventType, WatchOptions};
 use proto::protobuf;
 use serde_json::Value;
 
+use crate::placed::ROOM;
 use crate::workload::{OF_ROUND, REPLICAS, SURGE, of_round};
 use testkit::world::World;
 
@@ -21,13 +22,14 @@ struct Write<'a> {
     line: &'a str,
 }
 
-/// Checks that nobody wrote once another had taken the lease; how often the holder changed, and how many writes there were.
-pub fn one_writes_at_a_time(audit: &str) -> Result<(usize, usize), String> {
+/// Checks that no process of a program wrote once another had taken its lease; how often the holder changed, and how many
+/// writes there were.
+pub fn one_writes_at_a_time(audit: &str, program: &str) -> Result<(usize, usize), String> {
     let (mut leases, mut writes) = (Vec::new(), Vec::new());
     for line in audit.lines() {
         let event: Value = serde_json::from_str(line).map_err(|error| format!("{error}: {line}"))?;
         let text = |at: &str| event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
-        if !text("/userAgent").starts_with("kube-controller-manager/") {
+        if !text("/userAgent").starts_with(&format!("{program}/")) {
             continue;
         }
         let write = Write {
@@ -37,7 +39,7 @@ pub fn one_writes_at_a_time(audit: &str) -> Result<(usize, usize), String> {
             line,
         };
         match (text("/objectRef/resource").as_str(), text("/objectRef/name").as_str()) {
-            ("leases", "kube-controller-manager" | "") => {
+            ("leases", name) if name == program || name.is_empty() => {
                 if event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300) {
                     leases.push(write);
                 }
@@ -163,4 +165,38 @@ fn of_pod(
         return Err(format!("{owner} has {} pods and was never asked for more than {}", set.pods.len(), set.most));
     }
     Ok(())
+}
+
+/// Checks that each pod was given one node, that no node ever had more pods than it has room for, and that every pod had a
+/// node when it went; how many there were.
+pub async fn each_bound_once(world: &World) -> Result<usize, String> {
+    let all = changes(world, "/registry/pods/default/").await.map_err(|error| format!("{error:#}"))?;
+    let (mut nodes, mut on): (BTreeMap<String, String>, BTreeMap<String, usize>) = Default::default();
+    let mut bound = 0;
+    for change in &all {
+        let known = nodes.get(&change.key).cloned().unwrap_or_default();
+        let Some(object) = &change.object else {
+            if known.is_empty() {
+                return Err(format!("{} went without a node", change.key));
+            }
+            *on.entry(known).or_default() -= 1;
+            nodes.remove(&change.key);
+            continue;
+        };
+        let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
+        if node == known {
+            continue;
+        }
+        if !known.is_empty() {
+            return Err(format!("{} was on {known} and is on {node:?}", change.key));
+        }
+        let pods = on.entry(node.to_owned()).or_default();
+        *pods += 1;
+        if *pods > ROOM {
+            return Err(format!("{node} has {pods} pods at {} and room for {ROOM}", change.revision));
+        }
+        nodes.insert(change.key.clone(), node.to_owned());
+        bound += 1;
+    }
+    Ok(bound)
 }

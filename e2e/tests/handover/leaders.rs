@@ -1,4 +1,4 @@
-//! Two controller managers, of which one leads.
+//! Two processes of a program that elects a leader, of which one leads.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,24 @@ const TIMES: [&str; 3] =
 const GIVE_UP: Duration = Duration::from_mins(2);
 const POLL: Duration = Duration::from_millis(20);
 
+/// A program that elects a leader.
+pub struct Program {
+    /// Its name, and that of its lease.
+    pub name: &'static str,
+    /// Names another binary for one of the two.
+    pub other: &'static str,
+    /// Flags of its own.
+    pub flags: &'static [&'static str],
+}
+
+pub const MANAGER: Program = Program {
+    name: "kube-controller-manager",
+    other: "OTHER_MANAGER",
+    flags: &["--use-service-account-credentials=false"],
+};
+
+pub const SCHEDULER: Program = Program { name: "kube-scheduler", other: "OTHER_SCHEDULER", flags: &[] };
+
 struct Slot {
     binary: String,
     kubeconfig: PathBuf,
@@ -24,7 +42,8 @@ struct Slot {
 }
 
 /// See the module. All end with it.
-pub struct Managers {
+pub struct Leaders {
+    program: &'static Program,
     slots: [Slot; 2],
     dir: PathBuf,
     started: usize,
@@ -32,10 +51,11 @@ pub struct Managers {
     over: usize,
 }
 
-impl Managers {
+impl Leaders {
     /// Starts both.
-    pub fn start(world: &World, binary: &str, dir: &Path) -> Self {
-        let other = std::env::var("OTHER_MANAGER").unwrap_or_else(|_| binary.to_owned());
+    pub fn start(world: &World, program: &'static Program, binaries: &str, dir: &Path) -> Self {
+        let binary = format!("{binaries}/{}", program.name);
+        let other = std::env::var(program.other).unwrap_or_else(|_| binary.clone());
         let slot = |name, identity, binary| Slot {
             binary,
             kubeconfig: world.kubeconfig_of(name, &identity).expect("a kubeconfig"),
@@ -43,11 +63,10 @@ impl Managers {
             process: None,
             log: PathBuf::new(),
         };
-        let slots =
-            [slot("manager-admin", Identity::Admin, binary.to_owned()), slot("manager-alice", Identity::Alice, other)];
-        let mut managers = Self { slots, dir: dir.to_owned(), started: 0, over: 0 };
-        managers.start_missing();
-        managers
+        let slots = [slot("leader-admin", Identity::Admin, binary), slot("leader-alice", Identity::Alice, other)];
+        let mut leaders = Self { program, slots, dir: dir.to_owned(), started: 0, over: 0 };
+        leaders.start_missing();
+        leaders
     }
 
     /// Starts those that have ended.
@@ -62,10 +81,11 @@ impl Managers {
             let mut command = Command::new(&slot.binary);
             command
                 .arg(format!("--kubeconfig={}", slot.kubeconfig.display()))
-                .args(["--leader-elect=true", "--secure-port=0", "--use-service-account-credentials=false"])
+                .args(["--leader-elect=true", "--secure-port=0"])
+                .args(self.program.flags)
                 .args(["--kube-api-qps=100000", "--kube-api-burst=100000"])
                 .args(TIMES);
-            slot.process = Some(Process::start(&mut command, &slot.log).expect("a controller manager"));
+            slot.process = Some(Process::start(&mut command, &slot.log).expect("a process"));
         }
     }
 
