@@ -256,7 +256,8 @@ impl Extender for HttpExtender {
             }
             (None, None) => Vec::new(),
         };
-        if let Some(name) = fine.iter().find(|f| !nodes.iter().any(|n| **n.name() == ***f)) {
+        let asked: HashSet<&str> = nodes.iter().map(|node| &**node.name()).collect();
+        if let Some(name) = fine.iter().find(|name| !asked.contains(name.as_str())) {
             return Err(format!(
                 "extender {:?} claims a filtered node {name:?} which is not found in the input node list",
                 self.config.url_prefix
@@ -296,6 +297,7 @@ impl Extender for HttpExtender {
                 return Err(format!("extender: {} claims to preempt on unknown node {node:?}", self.config.url_prefix));
             };
             let value = folded(value.clone());
+            let by_uid: HashMap<&str, &Arc<PodInfo>> = known.pods.iter().map(|pod| (&*pod.uid, pod)).collect();
             let mut left = Victims {
                 violations: value
                     .get("numpdbviolations")
@@ -306,7 +308,7 @@ impl Extender for HttpExtender {
             };
             for pod in value.get("pods").and_then(Value::as_array).into_iter().flatten().cloned().map(folded) {
                 let uid = pod.get("uid").and_then(Value::as_str).unwrap_or_default();
-                let victim = known.pods.iter().find(|p| *p.uid == *uid).ok_or_else(|| {
+                let victim = by_uid.get(uid).ok_or_else(|| {
                     let url = &self.config.url_prefix;
                     format!("extender: {url} claims to preempt pod (UID: {uid}) on node: {node}, but the pod is not found on that node")
                 })?;

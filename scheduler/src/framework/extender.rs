@@ -3,7 +3,7 @@
 //! Here is what they may say and what follows from it; the HTTP that asks them is the driver's. They are asked in the
 //! order configured, ignorable ones last, and only about pods that use a resource they manage, if they manage any.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -101,7 +101,9 @@ pub fn filter(
             refuse(snapshot, diagnosis, node, Status::unschedulable(why.clone()));
         }
         let before = feasible.len();
-        feasible = said.fine.iter().filter_map(|name| snapshot.position(name)).collect();
+        // A node that is named twice is one node.
+        let mut named = HashSet::new();
+        feasible = said.fine.iter().filter_map(|name| snapshot.position(name)).filter(|at| named.insert(*at)).collect();
         if feasible.len() < before {
             diagnosis.plugins.insert(EXTENDERS);
         }
