@@ -34,6 +34,9 @@ pub trait Rule: Send + Sync {
     /// Writes down what a slot shows; always the same number of values until `touched.all` was set.
     fn facet(&self, slot: usize, out: &mut Vec<i64>);
 
+    /// Number of values that it keeps of each slot, for the budget of memory.
+    fn width(&self) -> usize;
+
     /// Can the pod run where this is shown?
     fn filter(&self, _facet: &[i64]) -> Status {
         Status::SUCCESS

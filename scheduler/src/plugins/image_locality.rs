@@ -89,6 +89,10 @@ impl Rule for Kept {
         out.extend((0..self.pod.images.len()).map(|i| shown.get(i).copied().unwrap_or(0)));
     }
 
+    fn width(&self) -> usize {
+        self.pod.images.len()
+    }
+
     fn prepare(&mut self, cx: Context<'_>, fitting: &[(&[i64], usize)]) {
         self.scores.clear();
         for (facet, _) in fitting {

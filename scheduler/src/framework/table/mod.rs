@@ -73,7 +73,7 @@ impl Tables {
 
     fn forget(&mut self, key: usize) {
         if let Some(entry) = self.entries.remove(&key) {
-            self.rows -= entry.table.map_or(0, |t| t.len());
+            self.rows -= entry.table.map_or(0, |t| t.weight());
         }
     }
 
@@ -95,7 +95,7 @@ impl Tables {
         debug_assert!(Arc::ptr_eq(&entry.demand, demand));
         match entry.table.take() {
             Some(table) => {
-                self.rows -= table.len();
+                self.rows -= table.weight();
                 Some(table)
             }
             None if known || nodes <= SMALL => Some(Box::default()),
@@ -104,11 +104,15 @@ impl Tables {
     }
 
     fn give(&mut self, demand: &Arc<Demand>, table: Box<Table>) {
-        if self.rows + table.len() > MAX_ROWS {
-            self.evict(MAX_ROWS.saturating_sub(table.len()), usize::MAX);
+        // Rules may have found more on the nodes than there is room for.
+        if table.weight() > MAX_ROWS {
+            return;
+        }
+        if self.rows + table.weight() > MAX_ROWS {
+            self.evict(MAX_ROWS - table.weight(), usize::MAX);
         }
         if let Some(entry) = self.entries.get_mut(&(Arc::as_ptr(demand) as usize)) {
-            self.rows += table.len();
+            self.rows += table.weight();
             entry.table = Some(table);
         }
     }

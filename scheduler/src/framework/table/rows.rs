@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use rand::Rng;
 
+use super::MAX_ROWS;
 use super::layout::{Layout, Skips};
 use crate::framework::domains::Touched;
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, Score};
@@ -20,6 +21,9 @@ use crate::model::{NodeInfo, PodInfo};
 const NO_GROUP: u32 = u32::MAX;
 /// Distinct answers that are kept; past this they are collected anew.
 const MAX_STATUSES: usize = 4096;
+/// Values that rules keep of a node for which it counts as one more row: a value takes 12 to 20 bytes in its rule and 8 in
+/// the key of a group, of which there may be as many as nodes.
+const VALUES_OF_ROW: usize = 2;
 /// Nodes that may come beyond two for each that is there before a table is made anew.
 pub(super) const SLACK: u64 = 1024;
 
@@ -79,9 +83,14 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Number of rows.
-    pub(super) fn len(&self) -> usize {
-        self.rows.len()
+    /// Number of rows, where what rules keep of each node is counted as the rows that would take as much memory.
+    pub(super) fn weight(&self) -> usize {
+        self.weight_of(self.rows.len())
+    }
+
+    fn weight_of(&self, nodes: usize) -> usize {
+        let values: usize = self.hard.iter().chain(&self.soft).map(|placed| placed.rule.width()).sum();
+        nodes.saturating_mul(1 + values / VALUES_OF_ROW)
     }
 
     /// Looks at what has changed. `false` when this pod's answers cannot be remembered now.
@@ -156,6 +165,10 @@ impl Table {
         let Some(skips) = layout.skips(cx, pod) else { return false };
         self.skips = skips;
         (self.hard, self.soft) = Self::rules_of(layout, cx, pod);
+        if self.weight_of(cx.snapshot.nodes().len()) > MAX_ROWS {
+            *self = Self::default();
+            return false;
+        }
         self.listers = cx.listers.version();
         self.arrivals = cx.snapshot.arrivals();
         self.made = true;

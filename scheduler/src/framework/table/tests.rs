@@ -225,6 +225,32 @@ fn tables_are_bounded() {
     assert!(tables.take(&profile, &demands[4999].demand, 1000).is_some());
 }
 
+/// What rules keep of each node counts as rows: a pod may have very many constraints, or images.
+#[test]
+fn rules_are_in_the_budget_of_tables() {
+    let profile = Profile::build(&ProfileConfig::default()).expect("profile");
+    let layout = profile.layout.as_ref().expect("answers are remembered");
+    let (listers, nominated) = (Fixed::default(), Nominated::default());
+    let snapshot = Snapshot::of((0..100).map(|n| node(&format!("n{n}")).with(&[])).collect());
+    let cx =
+        Context { snapshot: &snapshot, listers: &listers, nominated: &nominated, now: jiff::Timestamp::UNIX_EPOCH };
+    let asking = |constraints: usize| {
+        let one = |n| {
+            json!({"maxSkew": 1, "topologyKey": format!("k{n}"), "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "x"}}})
+        };
+        let all: Vec<Value> = (0..constraints).map(one).collect();
+        pod("p").set("/spec", "topologySpreadConstraints", json!(all)).info()
+    };
+    let mut table = super::Table::default();
+    assert!(table.refresh(layout, cx, &asking(20)));
+    assert_eq!(table.weight(), 100 * 11);
+    let mut table = super::Table::default();
+    let much = super::MAX_ROWS / 100 * 2 + 2;
+    assert!(!table.refresh(layout, cx, &asking(much)), "it goes the plain way");
+    assert_eq!(table.weight(), 0);
+}
+
 /// Nodes come and go for ever where a cluster is scaled by load; what rules remember of them does not grow for ever.
 #[test]
 fn tables_forget_nodes_that_are_gone() {

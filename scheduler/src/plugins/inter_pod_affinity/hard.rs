@@ -211,6 +211,10 @@ impl Rule for Kept {
         out.extend(all.map(|t| t.token(slot)));
     }
 
+    fn width(&self) -> usize {
+        [&self.near, &self.far, &self.refused].map(|trackers| trackers.list().len()).iter().sum()
+    }
+
     fn filter(&self, facet: &[i64]) -> Status {
         let (near, rest) = facet.split_at(self.near.list().len().min(facet.len()));
         let (far, refused) = rest.split_at(self.far.list().len().min(rest.len()));

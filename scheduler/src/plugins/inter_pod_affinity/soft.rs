@@ -136,6 +136,10 @@ impl Rule for Kept {
         out.extend(self.sums.list().iter().map(|t| t.token(slot)));
     }
 
+    fn width(&self) -> usize {
+        self.sums.list().len()
+    }
+
     fn score(&self, facet: &[i64]) -> i64 {
         self.sums.list().iter().zip(facet).filter_map(|(t, token)| t.sum(*token)).sum()
     }

@@ -25,10 +25,9 @@ impl PodTopologySpread {
 }
 
 impl Plan {
-    /// Returns how many pods a node adds to a constraint's domain; `None` when the node does not count.
+    /// Returns how many pods a node that has all keys adds to a constraint's domain; `None` when it does not count.
     fn adds(&self, c: &SpreadConstraint, node: &NodeInfo) -> Option<i64> {
-        (has_all_keys(&self.constraints, &node.base) && counts_node(c, &self.pod, &node.base))
-            .then(|| count(c, &self.pod, node))
+        counts_node(c, &self.pod, &node.base).then(|| count(c, &self.pod, node))
     }
 
     /// The verdict for each constraint's count at a node (`None`: the label is missing) and the domains.
@@ -73,7 +72,7 @@ impl PreFilter for PodTopologySpread {
     fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
         let Some(plan) = self.hard_plan(cx, pod) else { return Err(Status::SKIP) };
         let mut domains: Vec<Domains> = plan.constraints.iter().map(|c| Domains::new(&c.topology_key)).collect();
-        for node in cx.snapshot.nodes() {
+        for node in cx.snapshot.nodes().iter().filter(|node| has_all_keys(&plan.constraints, &node.base)) {
             for (c, domains) in plan.constraints.iter().zip(&mut domains) {
                 if let Some(pods) = plan.adds(c, node) {
                     domains.count(&node.base, pods);
@@ -126,9 +125,14 @@ impl Rule for Kept {
 
     fn update(&mut self, snapshot: &Snapshot, slot: usize, touched: &mut Touched) {
         let node = snapshot.nodes().get(slot);
+        let whole = node.filter(|node| has_all_keys(&self.plan.constraints, &node.base));
         for (c, tracker) in self.plan.constraints.iter().zip(&mut self.trackers) {
-            tracker.set(slot, node.map(|n| &*n.base), node.and_then(|n| self.plan.adds(c, n)), touched);
+            tracker.set(slot, node.map(|n| &*n.base), whole.and_then(|n| self.plan.adds(c, n)), touched);
         }
+    }
+
+    fn width(&self) -> usize {
+        self.trackers.len()
     }
 
     fn facet(&self, slot: usize, out: &mut Vec<i64>) {

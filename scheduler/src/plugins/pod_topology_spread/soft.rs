@@ -36,9 +36,9 @@ impl Plan {
         self.require_all && !has_all_keys(&self.constraints, node)
     }
 
-    /// Returns how many pods a node adds to a constraint's domain; `None` when the node does not count.
+    /// Returns how many pods a node that is not ignored adds to a constraint's domain; `None` when it does not count.
     fn adds(&self, c: &SpreadConstraint, node: &NodeInfo) -> Option<i64> {
-        (!self.ignores(&node.base) && counts_node(c, &self.pod, &node.base)).then(|| count(c, &self.pod, node))
+        counts_node(c, &self.pod, &node.base).then(|| count(c, &self.pod, node))
     }
 
     /// The score for each constraint's count at a node (`None`: the label is missing).
@@ -73,18 +73,19 @@ struct Notes {
 impl PreScore for PodTopologySpread {
     fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, nodes: &[&NodeInfo]) -> Status {
         let Some(plan) = self.soft_plan(cx, pod) else { return Status::SKIP };
-        let fitting = || nodes.iter().filter(|n| !plan.ignores(&n.base));
+        let fitting: Vec<&NodeInfo> = nodes.iter().copied().filter(|n| !plan.ignores(&n.base)).collect();
         let size = |c: &SpreadConstraint| {
             if c.topology_key == HOSTNAME {
-                return fitting().count();
+                return fitting.len();
             }
             // Nodes without the label that count all the same are a domain of their own.
-            fitting().map(|n| n.base.labels.get(&c.topology_key)).collect::<HashSet<_>>().len()
+            fitting.iter().map(|n| n.base.labels.get(&c.topology_key)).collect::<HashSet<_>>().len()
         };
         let weights = plan.constraints.iter().map(|c| weight(size(c))).collect();
         let mut domains: Vec<Domains> = plan.constraints.iter().map(|c| Domains::new(&c.topology_key)).collect();
+        let counted: Vec<_> = cx.snapshot.nodes().iter().filter(|node| !plan.ignores(&node.base)).collect();
         for (c, domains) in plan.constraints.iter().zip(&mut domains).filter(|(c, _)| c.topology_key != HOSTNAME) {
-            for node in cx.snapshot.nodes() {
+            for node in &counted {
                 if let Some(pods) = plan.adds(c, node) {
                     domains.count(&node.base, pods);
                 }
@@ -153,6 +154,7 @@ impl Rule for Kept {
 
     fn update(&mut self, snapshot: &Snapshot, slot: usize, touched: &mut Touched) {
         let node = snapshot.nodes().get(slot);
+        let counted = node.filter(|node| !self.plan.ignores(&node.base));
         for (c, counts) in self.plan.constraints.iter().zip(&mut self.counts) {
             match counts {
                 Counts::Hosts(shown) => {
@@ -163,7 +165,7 @@ impl Rule for Kept {
                     shown[slot] = host.map_or(MISSING, |n| count(c, &self.plan.pod, n));
                 }
                 Counts::Domains(tracker) => {
-                    let adds = node.and_then(|n| self.plan.adds(c, n));
+                    let adds = counted.and_then(|n| self.plan.adds(c, n));
                     tracker.set(slot, node.map(|n| &*n.base), adds, touched);
                 }
             }
@@ -175,6 +177,10 @@ impl Rule for Kept {
             Counts::Hosts(shown) => shown.get(slot).copied().unwrap_or(MISSING),
             Counts::Domains(tracker) => tracker.token(slot),
         }));
+    }
+
+    fn width(&self) -> usize {
+        self.counts.len()
     }
 
     fn prepare(&mut self, _: Context<'_>, fitting: &[(&[i64], usize)]) {
