@@ -4,6 +4,7 @@
 //! Devices are tried in the order of pools, slices and devices. A device that did not lead to a solution stands for all
 //! that are alike. Pure but for the clock that ends a search that takes too long.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -14,7 +15,7 @@ use proto::quantity::Quantity;
 
 use super::capacity;
 use super::claims::full_name;
-use super::request::{Amount, MAX_RESULTS, Request, Want, Wanted};
+use super::request::{Amount, MAX_RESULTS, Want, Wanted};
 use super::selectors::{Failed, Selectors};
 use crate::framework::ledger::InUse;
 use crate::model::devices::{Amounts, Counters, Device, DeviceId, Fault, Pool, Slice, add_counters, take_counters};
@@ -82,6 +83,48 @@ struct At {
     got: usize,
 }
 
+/// A device that was taken for a request.
+#[derive(Clone, Copy)]
+struct Taken<'a> {
+    want: &'a Want,
+    slice: &'a Slice,
+    device: &'a Device,
+}
+
+/// The search for any device that will do.
+struct Any<'a> {
+    at: At,
+    want: &'a Want,
+    /// Of the next device to be tried: its pool, its slice, and itself.
+    place: (usize, usize, usize),
+    /// Kinds of devices that led to nothing.
+    hopeless: HashSet<u64>,
+    taken: Option<Taken<'a>>,
+}
+
+/// What is tried next when what comes after it leads to nothing.
+enum Frame<'a> {
+    /// The next alternative of a request.
+    Alternatives { claim: usize, request: usize, next: usize },
+    /// Nothing: the device is one of those that are all wanted.
+    Fixed(At, Taken<'a>),
+    /// The next device.
+    Any(Any<'a>),
+}
+
+/// The next step of the search.
+enum Next {
+    Request {
+        claim: usize,
+        request: usize,
+    },
+    Device(At),
+    /// It led to nothing.
+    Back,
+    /// All claims have what they want.
+    Found,
+}
+
 /// The values of the devices under a constraint.
 type Values<'a> = Vec<&'a DeviceAttribute>;
 
@@ -106,7 +149,7 @@ struct Search<'a> {
     shares: Vec<Share<'a>>,
     constraints: Vec<Vec<Values<'a>>>,
     deadline: Option<Instant>,
-    steps: u32,
+    steps: Cell<u32>,
 }
 
 /// Looks for devices on a node; `None` when there are not enough.
@@ -132,10 +175,10 @@ pub(super) fn allocate<'a>(
         setup,
         selectors,
         deadline,
-        steps: 0,
+        steps: Cell::new(0),
     };
     search.prepare()?;
-    if search.claim(0)? {
+    if search.search()? {
         return Ok(Some(search.shares));
     }
     // Another pool might have had enough, so this is said at the end only.
@@ -197,6 +240,7 @@ impl<'a> Search<'a> {
             }
             for slice in &pool.slices {
                 for device in &slice.devices {
+                    self.look_at_the_clock()?;
                     if self.selectable(wanted, want, slice, device)? && self.portion(want, slice, device).is_some() {
                         out.push((*slice, device));
                     }
@@ -232,66 +276,108 @@ impl<'a> Search<'a> {
 
     fn asks(&self, expression: &str, slice: &Slice, device: &Device, who: impl Fn() -> String) -> Result<bool, Stop> {
         let inventory = &self.setup.inventory;
-        let answer = inventory.answer(expression, device, || self.selectors.matches(expression, &slice.driver, device));
-        answer.map_err(|failed| match failed {
-            Failed::Compile(e) => Stop::Broken(format!("{}: CEL compile error: {e}", who())),
-            Failed::Run(e) => Stop::Node(format!("{}: CEL runtime error: {e}", who())),
+        inventory.answer(expression, device, || {
+            // An expression may take very many milliseconds.
+            self.check_deadline()?;
+            self.selectors.matches(expression, &slice.driver, device).map_err(|failed| match failed {
+                Failed::Compile(e) => Stop::Broken(format!("{}: CEL compile error: {e}", who())),
+                Failed::Run(e) => Stop::Node(format!("{}: CEL runtime error: {e}", who())),
+            })
         })
     }
 
-    fn look_at_the_clock(&mut self) -> Result<(), Stop> {
-        self.steps += 1;
-        if self.steps.is_multiple_of(STEPS_PER_LOOK) && self.deadline.is_some_and(|d| Instant::now() >= d) {
-            return Err(Stop::Timeout);
+    fn look_at_the_clock(&self) -> Result<(), Stop> {
+        self.steps.set(self.steps.get().wrapping_add(1));
+        if self.steps.get().is_multiple_of(STEPS_PER_LOOK) { self.check_deadline() } else { Ok(()) }
+    }
+
+    fn check_deadline(&self) -> Result<(), Stop> {
+        match self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            true => Err(Stop::Timeout),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    fn claim(&mut self, claim: usize) -> Result<bool, Stop> {
-        if claim == self.setup.wanted.len() { Ok(true) } else { self.request(claim, 0) }
+    /// Searches depth first. The frames are on the heap: a pod may have tens of thousands of claims.
+    fn search(&mut self) -> Result<bool, Stop> {
+        let mut frames = Vec::new();
+        let mut next = Next::Request { claim: 0, request: 0 };
+        loop {
+            next = match next {
+                Next::Request { claim, request } => self.request(claim, request, &mut frames)?,
+                Next::Device(at) => self.device(at, &mut frames)?,
+                Next::Back => match frames.pop() {
+                    Some(Frame::Alternatives { claim, request, next }) => {
+                        self.alternative(claim, request, next, &mut frames)
+                    }
+                    Some(Frame::Fixed(at, taken)) => {
+                        self.release(at, taken);
+                        Next::Back
+                    }
+                    Some(Frame::Any(any)) => self.take_any(any, &mut frames)?,
+                    None => return Ok(false),
+                },
+                Next::Found => {
+                    for frame in frames {
+                        if let Frame::Alternatives { claim, request, next } = frame {
+                            self.shares[claim].chosen[request] = next - 1;
+                        }
+                    }
+                    return Ok(true);
+                }
+            };
+        }
     }
 
-    fn request(&mut self, claim: usize, request: usize) -> Result<bool, Stop> {
-        let Some(Request { alternatives, .. }) = self.setup.wanted[claim].requests.get(request) else {
-            return self.claim(claim + 1);
-        };
-        for alternative in 0..alternatives.len() {
-            if self.device(At { claim, request, alternative, got: 0 })? {
-                self.shares[claim].chosen[request] = alternative;
-                return Ok(true);
+    /// Goes on with a request, or with the first of the next claim that has any.
+    fn request(&mut self, mut claim: usize, mut request: usize, frames: &mut Vec<Frame<'a>>) -> Result<Next, Stop> {
+        while let Some(wanted) = self.setup.wanted.get(claim) {
+            self.look_at_the_clock()?;
+            if request < wanted.requests.len() {
+                return Ok(self.alternative(claim, request, 0, frames));
             }
+            (claim, request) = (claim + 1, 0);
         }
-        Ok(false)
+        Ok(Next::Found)
     }
 
-    /// One more device for an alternative, and all that comes after it.
-    fn device(&mut self, at: At) -> Result<bool, Stop> {
+    fn alternative(&self, claim: usize, request: usize, alternative: usize, frames: &mut Vec<Frame<'a>>) -> Next {
+        if alternative >= self.setup.wanted[claim].requests[request].alternatives.len() {
+            return Next::Back;
+        }
+        frames.push(Frame::Alternatives { claim, request, next: alternative + 1 });
+        Next::Device(At { claim, request, alternative, got: 0 })
+    }
+
+    /// One more device for an alternative.
+    fn device(&mut self, at: At, frames: &mut Vec<Frame<'a>>) -> Result<Next, Stop> {
         self.look_at_the_clock()?;
         let setup = self.setup;
         let want = &setup.wanted[at.claim].requests[at.request].alternatives[at.alternative];
         let fixed = self.all.get(&(at.claim, at.request, at.alternative));
         let needed = match (want.amount, fixed) {
             (Amount::All, fixed) => match fixed.map_or(0, Vec::len) {
-                0 => return Ok(false),
+                0 => return Ok(Next::Back),
                 n => n,
             },
             (Amount::Exactly(n), _) => n,
         };
         if at.got >= needed {
-            return self.request(at.claim, at.request + 1);
+            return Ok(Next::Request { claim: at.claim, request: at.request + 1 });
         }
         if (self.shares[at.claim].devices.len() + needed).saturating_sub(at.got) > MAX_RESULTS {
-            return Ok(false);
+            return Ok(Next::Back);
         }
         match fixed.map(|all| all[at.got]) {
-            Some((slice, device)) => self.take_this(at, want, slice, device),
-            None => self.take_any(at, want),
+            Some((slice, device)) => self.take_this(at, Taken { want, slice, device }, frames),
+            None => self.take_any(Any { at, want, place: (0, 0, 0), hopeless: HashSet::new(), taken: None }, frames),
         }
     }
 
-    fn take_this(&mut self, at: At, want: &'a Want, slice: &'a Slice, device: &'a Device) -> Result<bool, Stop> {
+    fn take_this(&mut self, at: At, taken: Taken<'a>, frames: &mut Vec<Frame<'a>>) -> Result<Next, Stop> {
+        let Taken { want, slice, device } = taken;
         if self.used(at, want, device) || self.portion(want, slice, device).is_none() || !self.affords(slice, device) {
-            return Ok(false);
+            return Ok(Next::Back);
         }
         if !self.take(at, want, slice, device) {
             let name = full_name(&self.setup.wanted[at.claim].claim);
@@ -300,44 +386,52 @@ impl<'a> Search<'a> {
                 want.short, device.id
             )));
         }
-        if self.device(At { got: at.got + 1, ..at })? {
-            return Ok(true);
-        }
-        self.release(at, want, slice, device);
-        Ok(false)
+        frames.push(Frame::Fixed(at, taken));
+        Ok(Next::Device(At { got: at.got + 1, ..at }))
     }
 
-    fn take_any(&mut self, at: At, want: &'a Want) -> Result<bool, Stop> {
-        let setup = self.setup;
-        let wanted = &setup.wanted[at.claim];
-        let mut hopeless: HashSet<u64> = HashSet::new();
-        for p in 0..self.pools.len() {
-            // What a pool lacks may contradict what it shows.
-            if *self.pools[p].fault != Fault::None {
-                continue;
-            }
-            for s in 0..self.pools[p].slices.len() {
-                let slice = self.pools[p].slices[s];
-                for device in &slice.devices {
-                    if hopeless.contains(&device.kind)
-                        || self.used(at, want, device)
-                        || !self.selectable(wanted, want, slice, device)?
-                        || !self.take(at, want, slice, device)
-                    {
-                        continue;
-                    }
-                    if self.device(At { got: at.got + 1, ..at })? {
-                        return Ok(true);
-                    }
-                    self.release(at, want, slice, device);
-                    // Of devices that are alike others may have been taken more or less of.
-                    if !self.shared(device) {
-                        hopeless.insert(device.kind);
-                    }
-                }
+    /// Takes the next device that may do; the one before has led to nothing.
+    fn take_any(&mut self, mut any: Any<'a>, frames: &mut Vec<Frame<'a>>) -> Result<Next, Stop> {
+        let (at, want, setup) = (any.at, any.want, self.setup);
+        if let Some(taken) = any.taken.take() {
+            self.release(at, taken);
+            // Of devices that are alike others may have been taken more or less of.
+            if !self.shared(taken.device) {
+                any.hopeless.insert(taken.device.kind);
             }
         }
-        Ok(false)
+        let wanted = &setup.wanted[at.claim];
+        while let Some((slice, device)) = self.next_device(&mut any.place) {
+            self.look_at_the_clock()?;
+            if !any.hopeless.contains(&device.kind)
+                && !self.used(at, want, device)
+                && self.selectable(wanted, want, slice, device)?
+                && self.take(at, want, slice, device)
+            {
+                any.taken = Some(Taken { want, slice, device });
+                frames.push(Frame::Any(any));
+                return Ok(Next::Device(At { got: at.got + 1, ..at }));
+            }
+        }
+        Ok(Next::Back)
+    }
+
+    /// The device at a place (pool, slice, device) or behind it, and moves the place on. What an incomplete pool lacks may
+    /// contradict what it shows, so it has none.
+    fn next_device(&self, place: &mut (usize, usize, usize)) -> Option<(&'a Slice, &'a Device)> {
+        loop {
+            let pool = self.pools.get(place.0)?;
+            let Some(slice) = pool.slices.get(place.1).copied().filter(|_| *pool.fault == Fault::None) else {
+                *place = (place.0 + 1, 0, 0);
+                continue;
+            };
+            let Some(device) = slice.devices.get(place.2) else {
+                *place = (place.0, place.1 + 1, 0);
+                continue;
+            };
+            place.2 += 1;
+            return Some((slice, device));
+        }
     }
 
     /// Reports whether a device is in use, or tainted. Administrators look into devices in use, but not twice for one
@@ -433,7 +527,8 @@ impl<'a> Search<'a> {
         affords
     }
 
-    fn release(&mut self, at: At, want: &Want, slice: &Slice, device: &'a Device) {
+    fn release(&mut self, at: At, taken: Taken<'a>) {
+        let Taken { want, slice, device } = taken;
         self.refund(slice, device);
         let wanted = &self.setup.wanted[at.claim];
         let request = &wanted.requests[at.request].name;

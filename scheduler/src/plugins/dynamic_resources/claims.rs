@@ -1,5 +1,6 @@
 //! From a pod's entries to its claims.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
@@ -64,12 +65,12 @@ pub(super) fn names(pod: &PodInfo) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The pod's claims.
+/// The pod's claims, each once.
 ///
 /// # Errors
 /// Upstream's words when one is missing, going, or somebody else's.
 pub(super) fn of(listers: &dyn Listers, pod: &PodInfo) -> Result<Vec<Arc<ResourceClaim>>, String> {
-    let mut out = Vec::new();
+    let (mut out, mut known) = (Vec::new(), HashSet::new());
     for entry in pod.resource_claims.iter().flat_map(|all| all.iter()) {
         let Some((name, own)) = named(pod, entry)? else { continue };
         let claim = listers
@@ -84,7 +85,9 @@ pub(super) fn of(listers: &dyn Listers, pod: &PodInfo) -> Result<Vec<Arc<Resourc
                 full_name(&claim)
             ));
         }
-        out.push(claim);
+        if known.insert(name) {
+            out.push(claim);
+        }
     }
     Ok(out)
 }

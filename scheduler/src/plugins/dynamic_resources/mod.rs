@@ -15,6 +15,7 @@ mod request;
 mod result;
 mod selectors;
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -104,7 +105,7 @@ struct Notes {
 #[derive(Default)]
 struct Later {
     /// By Reserve: allocations of claims by their position.
-    allocations: Vec<(usize, AllocationResult)>,
+    allocations: BTreeMap<usize, AllocationResult>,
     /// By PreBind: claims that were reserved for the pod.
     reserved: Vec<ResourceClaim>,
     /// By PostFilter: a claim to give back.
@@ -144,7 +145,7 @@ impl PreFilter for DynamicResources {
         let mut limits = Vec::new();
         let mut wanted = Vec::new();
         let is_stuck = |claim| self.features.bindings && conditions::is_stuck(claim, self.binding_timeout, cx.now);
-        for claim in &claims {
+        for (at, claim) in claims.iter().enumerate() {
             let allocation = claims::allocation(claim);
             let terms = allocation.and_then(|a| a.node_selector.as_ref()).map(|s| &s.node_selector_terms);
             limits.push(match is_stuck(claim) {
@@ -160,7 +161,7 @@ impl PreFilter for DynamicResources {
                 let text = format!("resource claim {name} is in the process of being allocated");
                 return Err(Status::unresolvable(text));
             }
-            wanted.push(request::read(cx.listers, claim, self.features)?);
+            wanted.push(request::read(cx.listers, (at, claim), self.features)?);
         }
         let setup = (!wanted.is_empty()).then(|| {
             Arc::new(Setup {
@@ -302,16 +303,14 @@ impl Reserve for DynamicResources {
                 let name = claims::name(&wanted.claim);
                 return Status::error(format!("internal error, couldn't signal allocation for claim {name}"));
             }
-            if let Some(at) = notes.claims.iter().position(|c| Arc::ptr_eq(c, &wanted.claim)) {
-                notes.later.lock().allocations.push((at, allocation));
-            }
+            notes.later.lock().allocations.insert(wanted.at, allocation);
         }
         Status::SUCCESS
     }
 
     fn unreserve(&self, state: &mut CycleState, _: &PodInfo, _: &str) {
         let Some(notes) = state.get::<Notes>() else { return };
-        for (at, _) in notes.later.lock().allocations.drain(..) {
+        for at in std::mem::take(&mut notes.later.lock().allocations).into_keys() {
             notes.ledger.withdraw(claims::uid(&notes.claims[at]));
         }
     }
@@ -330,10 +329,7 @@ impl PreBind for DynamicResources {
                 notes.later.lock().reserved.push(ResourceClaim::clone(claim));
                 continue;
             }
-            let allocation = {
-                let later = notes.later.lock();
-                later.allocations.iter().find(|(i, _)| *i == at).map(|(_, a)| a.clone())
-            };
+            let allocation = notes.later.lock().allocations.get(&at).cloned();
             match bind::reserve(api, claim, allocation.as_ref(), pod, self.features.bindings).await {
                 Ok(written) => {
                     if allocation.is_some() {
@@ -358,11 +354,10 @@ impl PreBind for DynamicResources {
         let Some(notes) = state.get::<Notes>() else { return };
         let mut reserved = std::mem::take(&mut notes.later.lock().reserved);
         // An earlier attempt may have reserved claims that this one did not come to.
-        for claim in notes.claims.iter().filter(|claim| claims::reserved_for(claim, pod)) {
-            if !reserved.iter().any(|known| known.metadata.uid == claim.metadata.uid) {
-                reserved.push(ResourceClaim::clone(claim));
-            }
-        }
+        let known: HashSet<String> = reserved.iter().map(|claim| claims::uid(claim).to_owned()).collect();
+        let earlier = notes.claims.iter().filter(|claim| claims::reserved_for(claim, pod));
+        let missed = earlier.filter(|claim| !known.contains(claims::uid(claim)));
+        reserved.extend(missed.map(|claim| ResourceClaim::clone(claim)));
         for claim in reserved {
             if let Err(error) = api.unreserve_resource_claim(&claim, pod).await {
                 tracing::error!(pod = %pod, claim = claims::full_name(&claim), %error, "unreserve");

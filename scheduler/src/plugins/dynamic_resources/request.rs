@@ -85,6 +85,8 @@ impl Constraint {
 /// A claim that wants devices.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
+    /// Position among the pod's claims.
+    pub(super) at: usize,
     pub(super) claim: Arc<ResourceClaim>,
     pub(super) requests: Vec<Request>,
     pub(super) constraints: Vec<Constraint>,
@@ -103,11 +105,15 @@ struct Parts<'a> {
     admin: bool,
 }
 
-/// Reads a claim.
+/// Reads a claim, which comes with its position among the pod's.
 ///
 /// # Errors
 /// What keeps the claim from being allocated on any node.
-pub(super) fn read(listers: &dyn Listers, claim: &Arc<ResourceClaim>, features: Features) -> Result<Wanted, Status> {
+pub(super) fn read(
+    listers: &dyn Listers,
+    (at, claim): (usize, &Arc<ResourceClaim>),
+    features: Features,
+) -> Result<Wanted, Status> {
     let devices = claim.spec.devices.as_ref();
     let mut requests = Vec::new();
     for request in devices.and_then(|d| d.requests.as_ref()).into_iter().flatten() {
@@ -126,7 +132,7 @@ pub(super) fn read(listers: &dyn Listers, claim: &Arc<ResourceClaim>, features: 
             attribute: (attribute.0.to_owned(), attribute.1.to_owned()),
         });
     }
-    Ok(Wanted { claim: Arc::clone(claim), requests, constraints })
+    Ok(Wanted { at, claim: Arc::clone(claim), requests, constraints })
 }
 
 fn read_request(
