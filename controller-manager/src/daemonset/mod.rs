@@ -75,7 +75,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let all = nodes.store();
         let wake = PodWatch {
             sets: cx.selectors(),
-            paced: Paced::sized(&queue, move || all.len()),
+            paced: Paced::sized(&queue, move |_| all.len()),
             expectations,
             selects: |s: &DaemonSet, p: &Pod| selects(s, p.metadata.labels.as_deref()),
         };

@@ -44,9 +44,17 @@ const REMEMBERED: usize = 1024;
 /// Share of a pod in the pace of sets that are known to be small.
 const PACE_OF_A_POD: Duration = Duration::from_millis(1);
 
+/// Share of a pod in the pace of sets of thousands, each look at which costs as much as it has pods: a look for every tenth
+/// of a millisecond of each keeps the cost of a change the same, however large a set is.
+const PACE_OF_MANY: Duration = Duration::from_micros(100);
+/// Longest pace.
+const SLOWEST: Duration = Duration::from_secs(1);
+
 /// The pace of sets of this many pods: the status of few is current at once, as people who wait for it expect.
 fn pace_of(pods: usize) -> Duration {
-    PACE_OF_A_POD.saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).min(PACE)
+    let pods = u32::try_from(pods).unwrap_or(u32::MAX);
+    let few = PACE_OF_A_POD.saturating_mul(pods).min(PACE);
+    few.max(PACE_OF_MANY.saturating_mul(pods).min(SLOWEST))
 }
 
 /// Times of the last look at each set, or of the next.
@@ -74,25 +82,32 @@ impl Looks {
 pub struct Paced {
     queue: Queue<Key>,
     looks: Mutex<Looks>,
-    pace: Box<dyn Fn() -> Duration + Send + Sync>,
+    pace: Box<dyn Fn(&Key) -> Duration + Send + Sync>,
 }
 
 impl Paced {
     /// Returns the pace of this queue.
     #[must_use]
     pub fn new(queue: &Queue<Key>) -> Arc<Self> {
-        Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(|| PACE) })
+        Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(|_| PACE) })
     }
 
-    /// Returns the pace of this queue, whose sets have at most as many pods as `size` says.
+    /// Returns the pace of this queue, whose sets ask for as many pods as `size` says: not faster than [`PACE`].
     #[must_use]
-    pub fn sized(queue: &Queue<Key>, size: impl Fn() -> usize + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(move || pace_of(size())) })
+    pub fn of_many(queue: &Queue<Key>, size: impl Fn(&Key) -> i32 + Send + Sync + 'static) -> Arc<Self> {
+        let pace = move |key: &Key| pace_of(usize::try_from(size(key)).unwrap_or(0)).max(PACE);
+        Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(pace) })
+    }
+
+    /// Returns the pace of this queue, whose sets have as many pods as `size` says.
+    #[must_use]
+    pub fn sized(queue: &Queue<Key>, size: impl Fn(&Key) -> usize + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { queue: queue.clone(), looks: Mutex::default(), pace: Box::new(move |key| pace_of(size(key))) })
     }
 
     /// Wake a key.
     pub fn wake(&self, key: Key) {
-        let (now, pace) = (Instant::now(), (self.pace)());
+        let (now, pace) = (Instant::now(), (self.pace)(&key));
         let mut looks = self.looks.lock();
         let due = match looks.by_set.get(&key) {
             // Asked for once more: what the queue had may have come earlier, with a retry.
@@ -100,7 +115,7 @@ impl Paced {
             Some(last) => (*last + pace).max(now),
             None => now,
         };
-        looks.insert(key.clone(), due, |look| look + pace <= now);
+        looks.insert(key.clone(), due, |look| look + SLOWEST <= now);
         drop(looks);
         self.queue.add_after(key, due - now);
     }
@@ -341,8 +356,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pace_of_small_sets_is_hardly_one() {
-        for (pods, millis) in [(0, 0), (2, 2), (60, 60), (100, 100), (5_000, 100), (usize::MAX, 100)] {
+    fn the_pace_follows_the_size_of_a_set() {
+        for (pods, millis) in
+            [(0, 0), (2, 2), (60, 60), (100, 100), (1_000, 100), (5_000, 500), (10_000, 1_000), (usize::MAX, 1_000)]
+        {
             assert_eq!(pace_of(pods), Duration::from_millis(millis), "{pods}");
         }
     }

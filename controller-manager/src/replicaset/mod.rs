@@ -71,7 +71,9 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
         namespaces: cx.informer::<Namespace>().store(),
         expectations: Arc::clone(&expectations),
     });
-    let paced = Paced::new(&queue);
+    let all = sets.store();
+    let size = move |key: &Key| all.get(&key.namespace, &key.name).map_or(0, |set| set.replicas());
+    let paced = Paced::of_many(&queue, size);
     let (wake, pace, watcher) = (queue.clone(), Arc::clone(&paced), Arc::clone(&this));
     sets.add_handler(move |event: &Event<K>| {
         let set = event.object();

@@ -87,7 +87,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         });
         // Names are fixed, so that a stale cache cannot make a pod twice: no expectations are needed.
         let expectations = Arc::new(Expectations::default());
-        PodWatch { sets: cx.selectors(), paced: Paced::new(&queue), expectations, selects: selects_pod }.listen(&pods);
+        let all = sets.store();
+        let paced = Paced::of_many(&queue, move |key| all.get(&key.namespace, &key.name).map_or(0, |set| size(&set)));
+        PodWatch { sets: cx.selectors(), paced, expectations, selects: selects_pod }.listen(&pods);
         worker::run(cx, "statefulset", cx.settings().workers.statefulset, &queue, &this, |s, key| async move {
             s.sync(&key).await
         });
@@ -99,6 +101,12 @@ impl Historied for StatefulSet {
     fn collisions(&mut self) -> &mut Option<i32> {
         &mut self.status.get_or_insert_default().collision_count
     }
+}
+
+/// Pods by which a set's pace is set: one whose pods come one after another is looked at for each of them in time.
+fn size(set: &StatefulSet) -> i32 {
+    let parallel = set.spec.as_ref().filter(|spec| spec.pod_management_policy.as_deref() == Some("Parallel"));
+    parallel.map_or(0, |spec| spec.replicas.unwrap_or(1))
 }
 
 impl StatefulSets {
