@@ -110,6 +110,19 @@ static POINTS: LazyLock<HistogramVec> = LazyLock::new(|| {
     )
 });
 
+/// Counts a claim that was to be made for extended resources.
+pub fn claim_created(success: bool) {
+    CLAIMS.with_label_values(&[if success { "success" } else { "failure" }]).inc();
+}
+
+static CLAIMS: LazyLock<CounterVec> = LazyLock::new(|| {
+    counter(
+        "scheduler_resourceclaim_creates_total",
+        "Number of ResourceClaims creation requests within scheduler",
+        &["status"],
+    )
+});
+
 static ATTEMPTS: LazyLock<CounterVec> = LazyLock::new(|| {
     counter(
         "scheduler_schedule_attempts_total",

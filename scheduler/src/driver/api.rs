@@ -257,6 +257,18 @@ impl Api for KubeApi {
         self.changed(request).await
     }
 
+    async fn create_resource_claim(&self, claim: &ResourceClaim) -> Result<ResourceClaim, ApiError> {
+        let (claims, _) = resource_claims(claim);
+        self.changed(claims.create(&PostParams::default(), bytes(claim)?)).await
+    }
+
+    async fn delete_resource_claim(&self, claim: &ResourceClaim) -> Result<(), ApiError> {
+        let (claims, name) = resource_claims(claim);
+        let preconditions = Preconditions { uid: claim.metadata.uid.clone(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        self.done(claims.delete(name, &params)).await
+    }
+
     async fn unreserve_resource_claim(&self, claim: &ResourceClaim, pod: &PodInfo) -> Result<ResourceClaim, ApiError> {
         let (claims, name) = resource_claims(claim);
         let patch = Patch::Strategic(json!({

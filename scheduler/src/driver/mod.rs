@@ -140,6 +140,7 @@ fn features(flags: &FlagSet) -> Features {
         partitions: flags.enabled("DRAPartitionableDevices"),
         bindings: flags.enabled("DRADeviceBindingConditions") && flags.enabled("DRAResourceClaimDeviceStatus"),
         capacity_scores: flags.enabled("StorageCapacityScoring"),
+        extended_resources: flags.enabled("DRAExtendedResource"),
     }
 }
 

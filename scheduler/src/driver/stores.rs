@@ -20,15 +20,20 @@ use shared::informer::{Cached, Event, Factory, Informer, Scope, Store};
 use shared::types::volume_class;
 
 use crate::framework::gangs::Gangs;
-use crate::framework::lister::combined_selector;
+use crate::framework::lister::{combined_selector, preferred, resources_of};
 use crate::framework::{Features, Ledger, Listers};
 use crate::model::devices::Sources;
+use crate::model::extended::pod_of;
 use crate::model::protobuf::PodReader;
 use crate::model::selector::Labels;
 use crate::model::{Demand, Inventory, NodeBase, PodInfo, Selector};
 
 const BY_CLASS: &str = "class";
 const BY_NODE: &str = "node";
+/// Device classes by the extended resources that they stand for.
+const BY_RESOURCE: &str = "resource";
+/// Claims for extended resources by the uid of their pod.
+const BY_POD: &str = "pod";
 
 /// One informer per kind.
 pub(super) struct Informers {
@@ -106,6 +111,8 @@ impl Informers {
         it.volumes.add_index(BY_CLASS, |v| vec![volume_class(v).to_owned()]);
         it.capacities.add_index(BY_CLASS, |c| vec![c.storage_class_name.clone()]);
         it.attachments.add_index(BY_NODE, |a| vec![a.spec.node_name.clone()]);
+        it.device_classes.add_index(BY_RESOURCE, |class| resources_of(class).collect());
+        it.resource_claims.add_index(BY_POD, |claim| pod_of(claim).map(str::to_owned).into_iter().collect());
         let ledger = Arc::clone(&it.ledger);
         it.resource_claims.add_handler(move |event| match event {
             Event::Added(new) => ledger.seen(None, Some(new)),
@@ -320,6 +327,14 @@ impl Listers for Stores {
 
     fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>> {
         self.device_classes.get("", name)
+    }
+
+    fn class_of_resource(&self, resource: &str) -> Option<Arc<DeviceClass>> {
+        preferred(self.device_classes.by_index(BY_RESOURCE, resource).into_iter())
+    }
+
+    fn extended_claim(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>> {
+        self.resource_claims.by_index(BY_POD, &pod.uid).into_iter().next()
     }
 
     fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>> {

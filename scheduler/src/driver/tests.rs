@@ -87,6 +87,14 @@ impl Api for Recording {
         Ok(claim.clone())
     }
 
+    async fn create_resource_claim(&self, claim: &ResourceClaim) -> Result<ResourceClaim, ApiError> {
+        Ok(claim.clone())
+    }
+
+    async fn delete_resource_claim(&self, _: &ResourceClaim) -> Result<(), ApiError> {
+        Ok(())
+    }
+
     async fn unreserve_resource_claim(&self, claim: &ResourceClaim, _: &PodInfo) -> Result<ResourceClaim, ApiError> {
         Ok(claim.clone())
     }

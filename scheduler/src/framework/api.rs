@@ -56,6 +56,10 @@ pub trait Api: Send + Sync {
     async fn resource_claim(&self, namespace: &str, name: &str) -> Result<ResourceClaim, ApiError>;
     /// Writes a resource claim, or its status; what the server made of it comes back.
     async fn update_resource_claim(&self, claim: &ResourceClaim, status: bool) -> Result<ResourceClaim, ApiError>;
+    /// Makes a resource claim.
+    async fn create_resource_claim(&self, claim: &ResourceClaim) -> Result<ResourceClaim, ApiError>;
+    /// Deletes a resource claim.
+    async fn delete_resource_claim(&self, claim: &ResourceClaim) -> Result<(), ApiError>;
     /// Takes a pod out of a resource claim's `status.reservedFor`.
     async fn unreserve_resource_claim(&self, claim: &ResourceClaim, pod: &PodInfo) -> Result<ResourceClaim, ApiError>;
 }

@@ -105,6 +105,8 @@ pub struct Features {
     pub bindings: bool,
     /// StorageCapacityScoring.
     pub capacity_scores: bool,
+    /// DRAExtendedResource.
+    pub extended_resources: bool,
 }
 
 impl Default for ProfileConfig {

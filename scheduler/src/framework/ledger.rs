@@ -194,6 +194,11 @@ impl Ledger {
         devices.promises.insert(uid(&claim).to_owned(), Promise { claim: Arc::new(claim), written: true });
     }
 
+    /// Forgets a promise, written or not, for a claim that this scheduler has deleted.
+    pub fn forget(&self, uid: &str) {
+        self.devices.lock().strike(uid);
+    }
+
     /// Takes a promise back that was not written. `true` when there was one.
     pub fn withdraw(&self, uid: &str) -> bool {
         let mut devices = self.devices.lock();

@@ -15,8 +15,9 @@ use shared::types::volume_class;
 use super::gangs::Gangs;
 use super::ledger::Ledger;
 use crate::model::devices::Sources;
+use crate::model::extended::{OF_CLASS, pod_of};
 use crate::model::selector::Labels;
-use crate::model::{Demand, Inventory, Selector};
+use crate::model::{Demand, Inventory, PodInfo, Selector};
 
 /// Read access; answers come from informer stores, in memory.
 pub trait Listers: Send + Sync {
@@ -38,6 +39,10 @@ pub trait Listers: Send + Sync {
     fn attachments(&self, node: &str) -> Vec<Arc<VolumeAttachment>>;
     /// A device class.
     fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>>;
+    /// The device class that stands for an extended resource; of several the newest, and of those the first by name.
+    fn class_of_resource(&self, resource: &str) -> Option<Arc<DeviceClass>>;
+    /// The claim that was made for the extended resources of a pod.
+    fn extended_claim(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>>;
     /// A resource claim, in the newest form this scheduler knows.
     fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>>;
     /// The devices there are.
@@ -128,6 +133,20 @@ pub struct Fixed {
     pub version: u64,
 }
 
+/// The extended resources that a device class stands for.
+pub fn resources_of(class: &DeviceClass) -> impl Iterator<Item = String> {
+    let own = class.metadata.name.as_ref().map(|name| format!("{OF_CLASS}{name}"));
+    own.into_iter().chain(class.spec.extended_resource_name.clone())
+}
+
+/// Of classes that stand for the same resource the one that counts, as in upstream's `ExtendedResourceCache`.
+pub fn preferred(classes: impl Iterator<Item = Arc<DeviceClass>>) -> Option<Arc<DeviceClass>> {
+    let age = |class: &Arc<DeviceClass>| {
+        (class.metadata.creation_timestamp.as_ref().map(|at| std::cmp::Reverse(at.0)), class.metadata.name.clone())
+    };
+    classes.min_by_key(age)
+}
+
 impl Fixed {
     fn sources(&self) -> Sources<'_> {
         Sources { slices: &self.slices, rules: &self.rules, partitions: self.partitions, bindings: self.bindings }
@@ -178,6 +197,15 @@ impl Listers for Fixed {
 
     fn device_class(&self, name: &str) -> Option<Arc<DeviceClass>> {
         self.device_classes.get(name).cloned()
+    }
+
+    fn class_of_resource(&self, resource: &str) -> Option<Arc<DeviceClass>> {
+        let stands = |class: &&Arc<DeviceClass>| resources_of(class).any(|name| name == resource);
+        preferred(self.device_classes.values().filter(stands).cloned())
+    }
+
+    fn extended_claim(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>> {
+        self.resource_claims.values().find(|claim| pod_of(claim) == Some(&*pod.uid)).cloned()
     }
 
     fn resource_claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>> {

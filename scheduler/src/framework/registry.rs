@@ -17,7 +17,7 @@ const PLUGINS: &[(&str, Build)] = &[
     (p::taint_toleration::NAME, p::taint_toleration::build),
     (p::node_affinity::NAME, |args, _| p::node_affinity::build(args)),
     (p::node_ports::NAME, |args, _| p::node_ports::build(args)),
-    (p::node_resources::fit::NAME, |args, _| p::node_resources::fit::build(args)),
+    (p::node_resources::fit::NAME, |args, features| p::node_resources::fit::build(args, features)),
     (p::node_resources::balanced::NAME, |args, _| p::node_resources::balanced::build(args)),
     (p::image_locality::NAME, |args, _| p::image_locality::build(args)),
     (p::pod_topology_spread::NAME, p::pod_topology_spread::build),

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use k8s_openapi::api::core::v1 as core;
 use shared::types::is_sidecar;
 
+use super::extended::ContainerRequests;
 use super::requests::pod_requests;
 use super::resource::Resource;
 use super::selector::{Labels, NodeTerm, Op, Requirement, Selector, Toleration};
@@ -179,6 +180,8 @@ pub struct Demand {
     pub volumes: Vec<VolumeUse>,
     /// The pod uses resource claims; which ones is [`super::PodInfo::resource_claims`].
     pub claims_resources: bool,
+    /// Requests of its containers, where any asks for an extended resource.
+    pub extended: Vec<ContainerRequests>,
     /// Kind and name of the controlling owner.
     pub controller: Option<(String, String)>,
     /// The pod group that it is one of, and that group's Workload.
@@ -274,6 +277,7 @@ impl Demand {
                 replica: group.pod_group_replica_key.clone().unwrap_or_default(),
             }),
             claims_resources: spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()),
+            extended: super::extended::containers(spec),
             namespace,
             labels,
             controller,

@@ -7,6 +7,7 @@ pub mod cache;
 pub mod claim;
 pub mod demand;
 pub mod devices;
+pub mod extended;
 pub mod node;
 pub mod pod;
 pub mod protobuf;

@@ -92,6 +92,31 @@ async fn attempt_once(
     api.update_resource_claim(claim, true).await.map_err(|e| refused(what, e))
 }
 
+/// Deletes a claim that the scheduler made: its finalizer goes first.
+///
+/// # Errors
+/// Upstream's words.
+pub(super) async fn delete(api: &dyn Api, claim: &ResourceClaim) -> Result<(), String> {
+    let mut claim = claim.clone();
+    for attempt in 1.. {
+        claim.metadata.finalizers.get_or_insert_default().retain(|f| f != FINALIZER);
+        match api.update_resource_claim(&claim, false).await {
+            Ok(_) => break,
+            Err(e) if e.code == CONFLICT && attempt < TRIES => {
+                tokio::time::sleep(PAUSE).await;
+                let namespace = claim.metadata.namespace.clone().unwrap_or_default();
+                let who = full_name(&claim);
+                claim = api
+                    .resource_claim(&namespace, name(&claim))
+                    .await
+                    .map_err(|e| format!("get resourceclaim {who}: {e}"))?;
+            }
+            Err(e) => return Err(format!("update resourceclaim {}: {e}", full_name(&claim))),
+        }
+    }
+    api.delete_resource_claim(&claim).await.map_err(|e| e.to_string())
+}
+
 /// The claim without its allocation.
 pub(super) fn deallocated(claim: &ResourceClaim) -> ResourceClaim {
     let mut claim = claim.clone();

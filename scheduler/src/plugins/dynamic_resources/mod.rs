@@ -11,6 +11,7 @@ mod bind;
 mod capacity;
 mod claims;
 mod conditions;
+mod extended;
 mod request;
 mod result;
 mod selectors;
@@ -27,6 +28,7 @@ use serde_json::Value;
 use shared::flags::parse_duration;
 
 use self::allocate::{Setup, Stop, allocate};
+use self::extended::{Extended, Mapping};
 use self::selectors::Selectors;
 use crate::framework::api::Api;
 use crate::framework::plugin::{
@@ -36,6 +38,7 @@ use crate::framework::plugin::{
 use crate::framework::{
     Change, ClusterEvent, ConfigError, CycleState, Delta, Features, Hint, Ledger, Listers, Profile, Rejected, Status,
 };
+use crate::model::extended::pod_of;
 use crate::model::selector::NodeTerm;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
@@ -98,6 +101,8 @@ struct Notes {
     limits: Vec<Option<Vec<NodeTerm>>>,
     /// For the claims that are not allocated.
     setup: Option<Arc<Setup>>,
+    /// For extended resources that devices stand for; their claim comes after the others.
+    extended: Option<Arc<Extended>>,
     ledger: Arc<Ledger>,
     later: Arc<Mutex<Later>>,
 }
@@ -110,9 +115,37 @@ struct Later {
     reserved: Vec<ResourceClaim>,
     /// By PostFilter: a claim to give back.
     release: Option<Arc<ResourceClaim>>,
+    /// By PostFilter: a claim for extended resources to delete.
+    delete: Option<Arc<ResourceClaim>>,
+    /// By Reserve: the claim for extended resources, which is to be made.
+    special: Option<Special>,
+    /// By PreBind: that claim.
+    made: Option<ResourceClaim>,
+}
+
+/// The claim for extended resources as it is on the node chosen.
+#[derive(Clone)]
+struct Special {
+    claim: Arc<ResourceClaim>,
+    mappings: Vec<Mapping>,
 }
 
 impl Notes {
+    /// The claims to allocate on a node, and the one among them that is for extended resources.
+    fn setup_on(&self, cx: Context<'_>, node: &NodeInfo) -> Result<(Option<Arc<Setup>>, Option<Special>), Status> {
+        let variant = match &self.extended {
+            Some(extended) => extended.on(cx.listers, node)?,
+            None => None,
+        };
+        Ok(match variant {
+            Some(variant) => {
+                let special = Special { claim: Arc::clone(&variant.claim), mappings: variant.mappings.clone() };
+                (Some(Arc::clone(&variant.setup)), Some(special))
+            }
+            None => (self.setup.clone(), None),
+        })
+    }
+
     /// Positions of claims that are allocated where the node cannot reach them.
     fn elsewhere<'a>(&'a self, node: &'a NodeBase) -> impl Iterator<Item = usize> + 'a {
         let fits = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(&node.name, &node.labels));
@@ -134,13 +167,10 @@ impl PreEnqueue for DynamicResources {
 
 impl PreFilter for DynamicResources {
     fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
-        if pod.resource_claims.is_none() {
+        if pod.resource_claims.is_none() && pod.extended.is_empty() {
             return Err(Status::SKIP);
         }
         let claims = claims::of(cx.listers, pod).map_err(Status::unresolvable)?;
-        if claims.is_empty() {
-            return Err(Status::SKIP);
-        }
         let ledger = Arc::clone(cx.listers.ledger());
         let mut limits = Vec::new();
         let mut wanted = Vec::new();
@@ -163,17 +193,21 @@ impl PreFilter for DynamicResources {
             }
             wanted.push(request::read(cx.listers, (at, claim), self.features)?);
         }
-        let setup = (!wanted.is_empty()).then(|| {
-            Arc::new(Setup {
-                wanted,
-                inventory: cx.listers.inventory(),
-                in_use: ledger.in_use(),
-                sharing: self.features.consumable_capacity,
-                taints: self.features.device_taints,
-                left: Mutex::default(),
-            })
-        });
-        state.put(Notes { claims, limits, setup, ledger, later: Arc::default() });
+        let setup = |wanted| Setup {
+            wanted,
+            inventory: cx.listers.inventory(),
+            in_use: ledger.in_use(),
+            sharing: self.features.consumable_capacity,
+            taints: self.features.device_taints,
+            left: Mutex::default(),
+        };
+        let base = || setup(wanted.clone());
+        let extended = Extended::of(cx.listers, pod, self.features, claims.len(), base).map(Arc::new);
+        if claims.is_empty() && extended.is_none() {
+            return Err(Status::SKIP);
+        }
+        let setup = (!wanted.is_empty()).then(|| Arc::new(setup(wanted)));
+        state.put(Notes { claims, limits, setup, extended, ledger, later: Arc::default() });
         Ok(PreFiltered::All)
     }
 }
@@ -193,6 +227,36 @@ impl DynamicResources {
     }
 }
 
+impl DynamicResources {
+    /// Makes the claim for extended resources, if there is to be one, reserves it, and tells it in the pod's status.
+    async fn make_special(&self, api: &dyn Api, notes: &Notes, pod: &PodInfo) -> Result<(), String> {
+        let (special, allocation) = {
+            let later = notes.later.lock();
+            (later.special.clone(), later.allocations.get(&notes.claims.len()).cloned())
+        };
+        let (Some(Special { claim, mappings }), Some(allocation)) = (special, allocation) else { return Ok(()) };
+        let made = api.create_resource_claim(&extended::nameless(&claim)).await;
+        crate::metrics::claim_created(made.is_ok());
+        let made =
+            made.map_err(|e| format!("create claim for extended resources {}: {e}", claims::full_name(&claim)))?;
+        // From now on its devices are promised to the claim that there is.
+        let mut promised = made.clone();
+        promised.status.get_or_insert_default().allocation = Some(allocation.clone());
+        notes.ledger.promise(promised);
+        notes.ledger.withdraw(claims::uid(&claim));
+        notes.later.lock().made = Some(made.clone());
+        let written = bind::reserve(api, &made, Some(&allocation), pod, self.features.bindings).await?;
+        notes.ledger.written(written.clone());
+        let status = extended::status(claims::name(&written), &mappings);
+        {
+            let mut later = notes.later.lock();
+            later.made = Some(written.clone());
+            later.reserved.push(written);
+        }
+        api.patch_status(pod, status).await.map_err(|e| format!("update pod {pod} ExtendedResourceClaimStatus: {e}"))
+    }
+}
+
 fn stopped(stop: Stop) -> Status {
     match stop {
         Stop::Timeout => Status::unresolvable("timed out trying to allocate devices"),
@@ -202,10 +266,14 @@ fn stopped(stop: Stop) -> Status {
 }
 
 impl Filter for DynamicResources {
-    fn filter(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
+    fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
         let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
-        if let Some(setup) = &notes.setup {
-            match allocate(setup, &self.selectors, &node.base, self.deadline()) {
+        let setup = match notes.setup_on(cx, node) {
+            Ok((setup, _)) => setup,
+            Err(status) => return status,
+        };
+        if let Some(setup) = setup {
+            match allocate(&setup, &self.selectors, &node.base, self.deadline()) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Status::unresolvable("cannot allocate all claims"),
                 Err(stop) => return stopped(stop),
@@ -244,19 +312,33 @@ impl PostFilter for DynamicResources {
         in_the_way.dedup();
         let candidates: Vec<_> = in_the_way.iter().map(|i| &notes.claims[*i]).filter(idle).collect();
         // There is no better way to choose than by chance.
-        let Some(claim) = candidates.choose(&mut rand::rng()) else {
-            return (None, Status::unschedulable("still not schedulable"));
-        };
-        notes.later.lock().release = Some(Arc::clone(claim));
-        (None, Status::unschedulable("deallocation of ResourceClaim completed"))
+        if let Some(claim) = candidates.choose(&mut rand::rng()) {
+            notes.later.lock().release = Some(Arc::clone(claim));
+            return (None, Status::unschedulable("deallocation of ResourceClaim completed"));
+        }
+        if let Some(left) = notes.extended.as_ref().and_then(|extended| extended.left.as_ref()) {
+            notes.later.lock().delete = Some(Arc::clone(left));
+            return (None, Status::unschedulable("deletion of ResourceClaim completed"));
+        }
+        (None, Status::unschedulable("still not schedulable"))
     }
 
     fn acts(&self, state: &CycleState) -> bool {
-        state.get::<Notes>().is_some_and(|n| n.later.lock().release.is_some())
+        let acts = |later: &Later| later.release.is_some() || later.delete.is_some();
+        state.get::<Notes>().is_some_and(|n| acts(&n.later.lock()))
     }
 
     async fn act(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {
-        let claim = state.get::<Notes>().and_then(|n| n.later.lock().release.take());
+        let Some(notes) = state.get::<Notes>() else { return };
+        let (claim, left) = {
+            let mut later = notes.later.lock();
+            (later.release.take(), later.delete.take())
+        };
+        if let Some(left) = left
+            && let Err(error) = bind::delete(api, &left).await
+        {
+            tracing::error!(pod = %pod, claim = claims::full_name(&left), %error, "Could not delete ResourceClaim");
+        }
         let Some(claim) = claim else { return };
         if let Err(error) = api.update_resource_claim(&bind::deallocated(&claim), true).await {
             tracing::error!(pod = %pod, claim = claims::full_name(&claim), %error, "Could not deallocate ResourceClaim");
@@ -276,9 +358,10 @@ impl PreScore for DynamicResources {
 }
 
 impl Score for DynamicResources {
-    fn score(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> i64 {
-        let Some(setup) = state.get::<Notes>().and_then(|n| n.setup.as_ref()) else { return 0 };
-        let shares = allocate(setup, &self.selectors, &node.base, self.deadline());
+    fn score(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> i64 {
+        let setup = state.get::<Notes>().and_then(|n| n.setup_on(cx, node).ok()?.0);
+        let Some(setup) = setup else { return 0 };
+        let shares = allocate(&setup, &self.selectors, &node.base, self.deadline());
         shares.ok().flatten().map_or(0, |s| result::score(&setup.wanted, &s))
     }
 
@@ -288,9 +371,14 @@ impl Score for DynamicResources {
 }
 
 impl Reserve for DynamicResources {
-    fn reserve(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, node: &Arc<NodeInfo>) -> Status {
+    fn reserve(&self, cx: Context<'_>, state: &mut CycleState, _: &PodInfo, node: &Arc<NodeInfo>) -> Status {
         let Some(notes) = state.get_mut::<Notes>() else { return Status::SUCCESS };
-        let Some(setup) = notes.setup.take() else { return Status::SUCCESS };
+        let (setup, special) = match notes.setup_on(cx, node) {
+            Ok((Some(setup), special)) => (setup, special),
+            Ok((None, _)) => return Status::SUCCESS,
+            Err(status) => return status,
+        };
+        (notes.setup, notes.later.lock().special) = (None, special);
         let found = match self.allocations(&setup, &node.base) {
             Ok(Some(found)) => found,
             Ok(None) => return Status::error("claim allocation not found for node"),
@@ -310,8 +398,12 @@ impl Reserve for DynamicResources {
 
     fn unreserve(&self, state: &mut CycleState, _: &PodInfo, _: &str) {
         let Some(notes) = state.get::<Notes>() else { return };
-        for at in std::mem::take(&mut notes.later.lock().allocations).into_keys() {
-            notes.ledger.withdraw(claims::uid(&notes.claims[at]));
+        let mut later = notes.later.lock();
+        for at in std::mem::take(&mut later.allocations).into_keys() {
+            let claim = notes.claims.get(at).or(later.special.as_ref().map(|special| &special.claim));
+            if let Some(claim) = claim {
+                notes.ledger.withdraw(claims::uid(claim));
+            }
         }
     }
 }
@@ -319,7 +411,7 @@ impl Reserve for DynamicResources {
 #[async_trait]
 impl PreBind for DynamicResources {
     fn applies(&self, state: &CycleState, _: &PodInfo) -> bool {
-        state.get::<Notes>().is_some_and(|n| !n.claims.is_empty())
+        state.get::<Notes>().is_some_and(|n| !n.claims.is_empty() || n.later.lock().special.is_some())
     }
 
     async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
@@ -340,6 +432,9 @@ impl PreBind for DynamicResources {
                 Err(why) => return Status::error(why),
             }
         }
+        if let Err(why) = self.make_special(api, notes, pod).await {
+            return Status::error(why);
+        }
         let claims = notes.later.lock().reserved.clone();
         if !self.features.bindings || !claims.iter().any(conditions::awaits) {
             return Status::SUCCESS;
@@ -352,6 +447,17 @@ impl PreBind for DynamicResources {
 
     async fn undo(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {
         let Some(notes) = state.get::<Notes>() else { return };
+        let made = notes.later.lock().made.take();
+        if let Some(made) = made {
+            notes.later.lock().reserved.retain(|claim| claim.metadata.uid != made.metadata.uid);
+            match bind::delete(api, &made).await {
+                Ok(()) => notes.ledger.forget(claims::uid(&made)),
+                Err(error) => {
+                    notes.ledger.withdraw(claims::uid(&made));
+                    tracing::error!(pod = %pod, claim = claims::full_name(&made), %error, "delete");
+                }
+            }
+        }
         let mut reserved = std::mem::take(&mut notes.later.lock().reserved);
         // An earlier attempt may have reserved claims that this one did not come to.
         let known: HashSet<String> = reserved.iter().map(|claim| claims::uid(claim).to_owned()).collect();
@@ -385,7 +491,10 @@ impl Requeue for DynamicResources {
 
 /// A claim that lost its allocation frees devices for anybody; any other change matters to its own pods only.
 fn claim_helps(pod: &PodInfo, delta: &Delta<ResourceClaim>) -> bool {
-    let Some(new) = delta.now() else { return false };
+    // Of the pod's own, when one that an earlier attempt had left is gone.
+    let Some(new) = delta.now() else {
+        return delta.old.as_deref().is_some_and(|old| pod_of(old) == Some(&*pod.uid));
+    };
     let freed = delta.before().is_some_and(|old| claims::allocation(old).is_some());
     if freed && claims::allocation(new).is_none() {
         return true;

@@ -22,6 +22,7 @@ use crate::testing::{PodBuilder, node, pod};
 use super::{DynamicResources, claims};
 
 mod conditions;
+mod extended;
 mod partitions;
 mod sharing;
 
@@ -532,7 +533,8 @@ impl Api for Server {
         Ok(None)
     }
 
-    async fn patch_status(&self, _: &PodInfo, _: Value) -> Result<(), ApiError> {
+    async fn patch_status(&self, _: &PodInfo, patch: Value) -> Result<(), ApiError> {
+        self.calls.lock().push(format!("patch {patch}"));
         Ok(())
     }
     async fn delete(&self, _: &PodInfo) -> Result<(), ApiError> {
@@ -567,6 +569,19 @@ impl Api for Server {
             return Err(ApiError { code: 409, message: "conflict".into() });
         }
         Ok(claim.clone())
+    }
+    async fn create_resource_claim(&self, claim: &ResourceClaim) -> Result<ResourceClaim, ApiError> {
+        assert_eq!((&claim.metadata.name, &claim.metadata.uid, &claim.status), (&None, &None, &None));
+        let prefix = claim.metadata.generate_name.as_deref().unwrap_or_default();
+        self.calls.lock().push(format!("create {prefix}"));
+        let mut made = claim.clone();
+        (made.metadata.name, made.metadata.uid) = (Some(format!("{prefix}x")), Some("uid-made".into()));
+        self.stored.lock().push(made.clone());
+        Ok(made)
+    }
+    async fn delete_resource_claim(&self, claim: &ResourceClaim) -> Result<(), ApiError> {
+        self.calls.lock().push(format!("delete {}", claims::name(claim)));
+        Ok(())
     }
     async fn unreserve_resource_claim(&self, claim: &ResourceClaim, pod: &PodInfo) -> Result<ResourceClaim, ApiError> {
         self.calls.lock().push(format!("unreserve {} {}", claims::name(claim), pod.name));

@@ -4,14 +4,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use k8s_openapi::api::resource::v1::DeviceClass;
 use serde::Deserialize;
 use serde_json::Value;
 use shared::types::is_extended_resource;
 
 use super::strategy::Strategy;
+use crate::framework::lister::resources_of;
 use crate::framework::plugin::{Context, Filter, Plugin, Requeue, Score};
 use crate::framework::status::Reason;
-use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Hint, Status};
+use crate::framework::{Change, ClusterEvent, Code, ConfigError, CycleState, Delta, Features, Hint, Status};
+use crate::model::extended::may_be_devices;
 use crate::model::{NodeInfo, PodInfo, Resource};
 use crate::plugins::read_args;
 
@@ -24,14 +27,18 @@ struct Fit {
     ignored_resources: Vec<String>,
     ignored_resource_groups: Vec<String>,
     scoring_strategy: Strategy,
+    /// Devices may stand for extended resources that a node has none of.
+    #[serde(skip)]
+    delegates: bool,
 }
 
 /// Builds the plugin.
 ///
 /// # Errors
 /// Unreadable arguments, or a shape that is none.
-pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
-    let it = read_args::<Fit>(NAME, args)?;
+pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
+    let mut it = read_args::<Fit>(NAME, args)?;
+    it.delegates = features.extended_resources;
     if let Some(problem) = it.scoring_strategy.problem() {
         return Err(ConfigError::Args(NAME, problem));
     }
@@ -49,7 +56,7 @@ impl Fit {
     }
 
     /// Resources that are short, and whether even an empty node would be too small.
-    fn short(&self, asked: &Resource, node: &NodeInfo) -> (Vec<Reason>, bool) {
+    fn short(&self, asked: &Resource, node: &NodeInfo, is_device: impl Fn(&str) -> bool) -> (Vec<Reason>, bool) {
         let mut reasons: Vec<Reason> = Vec::new();
         let mut hopeless = false;
         let (has, taken) = (&node.base.allocatable, &node.requested);
@@ -70,7 +77,10 @@ impl Fit {
             }
         }
         for (name, want) in &asked.scalar {
-            if *want > 0 && !self.ignores(name) && *want > has.get(name) - taken.get(name) {
+            if *want <= 0 || self.ignores(name) || self.delegates && has.get(name) == 0 && is_device(name) {
+                continue;
+            }
+            if *want > has.get(name) - taken.get(name) {
                 reasons.push(Cow::Owned(format!("Insufficient {name}")));
                 hopeless |= *want > has.get(name);
             }
@@ -80,8 +90,10 @@ impl Fit {
 }
 
 impl Filter for Fit {
-    fn filter(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        let (reasons, hopeless) = self.short(&pod.requests, node);
+    fn filter(&self, cx: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
+        // Answers are remembered only for pods whose resources no class stands for: DynamicResources sees to that.
+        let is_device = |name: &str| may_be_devices(name) && cx.listers.class_of_resource(name).is_some();
+        let (reasons, hopeless) = self.short(&pod.requests, node, is_device);
         if reasons.is_empty() {
             return Status::SUCCESS;
         }
@@ -111,16 +123,25 @@ impl Requeue for Fit {
             ClusterEvent::Target { old, new } => new.requests.is_less_somewhere(&old.requests).into(),
             ClusterEvent::Node { old, new } => {
                 let empty = NodeInfo { base: Arc::clone(new), ..NodeInfo::default() };
-                let fits = self.short(&pod.requests, &empty).0.is_empty();
+                let fits = self.short(&pod.requests, &empty, may_be_devices).0.is_empty();
                 let gains = old.as_ref().is_none_or(|old| {
-                    new.allocatable.pods > old.allocatable.pods
+                    self.delegates && !pod.extended.is_empty()
+                        || new.allocatable.pods > old.allocatable.pods
                         || grew_for(&pod.requests, &old.allocatable, &new.allocatable)
                 });
                 (fits && gains).into()
             }
+            ClusterEvent::Object(Change::DeviceClass(delta)) => (self.delegates && stands_now(pod, delta)).into(),
             _ => Hint::Skip,
         }
     }
+}
+
+/// Reports whether a device class has come to stand for a resource that the pod asks for.
+fn stands_now(pod: &PodInfo, delta: &Delta<DeviceClass>) -> bool {
+    let before: Vec<String> = delta.before().into_iter().flat_map(resources_of).collect();
+    let now = delta.now().into_iter().flat_map(resources_of);
+    now.filter(|name| !before.contains(name)).any(|name| pod.requests.get(&name) > 0)
 }
 
 /// Reports whether there is more of anything that is asked for.
@@ -136,9 +157,41 @@ fn grew_for(asked: &Resource, less: &Resource, more: &Resource) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::framework::{Code, ConfigError};
+    use std::sync::Arc;
+
+    use crate::framework::plugin::Plugin;
+    use crate::framework::{Code, ConfigError, Features};
     use crate::testing::{check::Check, node, pod};
     use serde_json::{Value, json};
+
+    fn build(args: &Value) -> Result<Plugin, ConfigError> {
+        super::build(args, Features::default())
+    }
+
+    #[test]
+    fn devices_may_stand_for_what_a_node_has_none_of() {
+        fn delegating(args: &Value) -> Result<Plugin, ConfigError> {
+            super::build(args, Features { extended_resources: true, ..Features::default() })
+        }
+        let asking = |name: &str, n: &str| {
+            pod("p").set("/spec/containers/0", "resources", json!({"requests": {name: n}})).info()
+        };
+        let (none, some) = (node("n").with(&[]), node("n").has("example.com/gpu", "1").with(&[]));
+        let short = "Insufficient example.com/gpu";
+        for (pod, delegates, node, want) in [
+            (asking("example.com/gpu", "2"), true, &none, ""),
+            (asking("example.com/gpu", "2"), true, &some, short),
+            (asking("example.com/gpu", "2"), false, &none, short),
+            (asking("example.com/other", "2"), true, &none, "Insufficient example.com/other"),
+            (asking("deviceclass.resource.kubernetes.io/gpu", "2"), true, &none, ""),
+        ] {
+            let mut check = Check::of(if delegates { delegating } else { build }, json!(null));
+            let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+            let class = Arc::new(serde_json::from_value(class).expect("a class"));
+            check.listers.device_classes.insert("gpu".into(), class);
+            assert_eq!(check.filter(&pod, node), want, "{delegates}");
+        }
+    }
 
     #[test]
     fn filter() {
@@ -148,7 +201,7 @@ mod tests {
         let full = node("n").has("pods", "1").with(&[pod("a").info()]);
         let used =
             node("n").has("example.com/gpu", "2").with(&[pod("a").cpu("3").memory("10Gi").info(), gpu("g", "1")]);
-        let check = Check::of(super::build, json!(null));
+        let check = Check::of(build, json!(null));
         for (what, pod, node, want, code) in [
             ("fits", pod("p").cpu("1").memory("6Gi").info(), &used, "", Code::Success),
             ("cpu", pod("p").cpu("1001m").info(), &used, "Insufficient cpu", Code::Unschedulable),
@@ -167,7 +220,7 @@ mod tests {
             let status = check.status(&pod, node);
             assert_eq!((status.to_string().as_str(), status.code()), (want, code), "{what}");
         }
-        let ignoring = Check::of(super::build, json!({"ignoredResources": ["example.com/gpu"]}));
+        let ignoring = Check::of(build, json!({"ignoredResources": ["example.com/gpu"]}));
         assert_eq!(ignoring.filter(&gpu("p", "9"), &used), "");
     }
 
@@ -183,14 +236,14 @@ mod tests {
             (json!({"scoringStrategy": {"type": "LeastAllocated", "resources": [{"name": "cpu", "weight": 1}]}}), 50),
             (ratio, 35),
         ] {
-            assert_eq!(Check::of(super::build, args.clone()).scores(&p, &n), [want], "{args}");
+            assert_eq!(Check::of(build, args.clone()).scores(&p, &n), [want], "{args}");
         }
     }
 
     #[test]
     fn stand_ins_count_for_scores() {
         let nodes = [node("busy").with(&[pod("a").info(), pod("b").info()]), node("idle").with(&[])];
-        let scores = Check::of(super::build, json!(null)).scores(&pod("p").info(), &nodes);
+        let scores = Check::of(build, json!(null)).scores(&pod("p").info(), &nodes);
         assert!(scores[0] < scores[1], "{scores:?}");
     }
 
@@ -202,7 +255,7 @@ mod tests {
             json!({"unknown": 1}),
         ] as [Value; 3]
         {
-            assert!(matches!(super::build(&args), Err(ConfigError::Args(..))), "{args}");
+            assert!(matches!(build(&args), Err(ConfigError::Args(..))), "{args}");
         }
     }
 }
