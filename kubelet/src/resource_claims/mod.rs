@@ -87,7 +87,8 @@ impl ResourceClaims {
     /// # Errors
     /// A claim is not there, not allocated or not the pod's, or a driver is away or failed. To be tried again.
     pub async fn prepare(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
-        if pod.spec.as_ref().is_none_or(|spec| spec.resource_claims.is_none()) {
+        let has_claims = pod.spec.as_ref().is_some_and(|spec| spec.resource_claims.is_some());
+        if !has_claims && state::extended(pod).is_none() {
             return Ok(());
         }
         let (claims, pod) = (Arc::clone(self), pod.clone());

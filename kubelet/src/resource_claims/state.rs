@@ -3,7 +3,7 @@
 
 use super::v1;
 use crate::files;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, PodExtendedResourceClaimStatus};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,7 +133,15 @@ pub(super) fn references(pod: &Pod) -> Result<Vec<Reference>, String> {
             found.push(Reference { entry: name, claim, is_generated: true });
         }
     }
+    // The entry that no other has: containers have this claim by its mappings.
+    let extended = extended(pod).map(|status| status.resource_claim_name.clone());
+    found.extend(extended.map(|claim| Reference { entry: String::new(), claim, is_generated: true }));
     Ok(found)
+}
+
+/// The claim that the scheduler has made for the extended resources of a pod, and which containers have what of it.
+pub(super) fn extended(pod: &Pod) -> Option<&PodExtendedResourceClaimStatus> {
+    pod.status.as_ref()?.extended_resource_claim_status.as_ref()
 }
 
 /// Refuses a claim that a pod may not use.
@@ -227,20 +235,26 @@ impl State {
         container: &Container,
     ) -> Result<Vec<(Claim, String, Device)>, String> {
         let used = container.resources.as_ref().and_then(|resources| resources.claims.as_deref()).unwrap_or_default();
-        if used.is_empty() {
+        let extended = extended(pod);
+        if used.is_empty() && extended.is_none() {
             return Ok(Vec::new());
         }
         let (namespace, references) = (crate::pods::namespace(pod), references(pod)?);
-        let mut devices = Vec::new();
+        let mut wanted: Vec<(&str, Option<&str>)> = Vec::new();
         for used in used {
-            for reference in references.iter().filter(|reference| reference.entry == used.name) {
-                let name = &reference.claim;
-                let claim = self.get(namespace, name);
-                let missing = || format!("unable to get claim info for claim {name} in namespace {namespace}");
-                let claim = claim.ok_or_else(missing)?;
-                let wanted = claim.devices().filter(|(_, device)| device.is_for(used.request.as_deref()));
-                devices.extend(wanted.map(|(driver, device)| (claim.clone(), driver.clone(), device.clone())));
-            }
+            let of_entry = references.iter().filter(|reference| reference.entry == used.name);
+            wanted.extend(of_entry.map(|reference| (reference.claim.as_str(), used.request.as_deref())));
+        }
+        if let Some(status) = extended {
+            let own = status.request_mappings.iter().filter(|mapping| mapping.container_name == container.name);
+            wanted.extend(own.map(|of| (status.resource_claim_name.as_str(), Some(of.request_name.as_str()))));
+        }
+        let mut devices = Vec::new();
+        for (name, request) in wanted {
+            let missing = || format!("unable to get claim info for claim {name} in namespace {namespace}");
+            let claim = self.get(namespace, name).ok_or_else(missing)?;
+            let wanted = claim.devices().filter(|(_, device)| device.is_for(request));
+            devices.extend(wanted.map(|(driver, device)| (claim.clone(), driver.clone(), device.clone())));
         }
         Ok(devices)
     }
@@ -384,6 +398,29 @@ pub(super) mod tests {
         assert_eq!(names(&state, 0).expect("prepared"), ["a", "b", "c", "d"]);
         assert_eq!(names(&state, 1).expect("prepared"), ["a", "c", "d"]);
         assert_eq!(names(&state, 2).expect("prepared"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn containers_have_the_devices_that_stand_for_their_extended_resources() {
+        let mappings = json!([{"containerName": "x", "resourceName": "e.com/gpu", "requestName": "r"}]);
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [{"name": "x"}, {"name": "y"}]},
+            "status": {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": mappings}}}))
+        .expect("a pod");
+        let found = references(&pod).expect("references");
+        assert_eq!(found, [Reference { entry: String::new(), claim: "c".to_owned(), is_generated: true }]);
+        let mut state = State::default();
+        let known = Claim::new(&claim(json!({}))).expect("allocated");
+        let names = |state: &State, container: usize| {
+            let container = &pod.spec.as_ref().expect("spec").containers[container];
+            let devices = state.of_container(&pod, container)?;
+            Ok::<_, String>(devices.into_iter().map(|(_, _, device)| device.device_name).collect::<Vec<_>>())
+        };
+        assert!(names(&state, 0).is_err(), "it is not prepared");
+        state.add(known.clone(), "u").expect("added");
+        state.prepared(&known, "one.test", vec![device("a", &["r"]), device("b", &["s"])]);
+        assert_eq!(names(&state, 0).expect("prepared"), ["a"]);
+        assert_eq!(names(&state, 1).expect("prepared"), Vec::<String>::new());
     }
 
     #[test]
