@@ -16,7 +16,7 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
 use crate::egress::Egress;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 /// Request info: verb, resource, namespace and name, read from method and path alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

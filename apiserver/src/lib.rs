@@ -31,6 +31,8 @@ pub mod peers;
 pub mod printers;
 pub mod registry;
 mod reloads;
+pub mod rows;
+pub mod rules;
 mod run;
 pub mod serve;
 pub mod storage;

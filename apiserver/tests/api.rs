@@ -329,7 +329,7 @@ async fn pods_are_bound_scaled_evicted_and_deleted() {
 /// A cache that has missed something is found out and read anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn inconsistent_caches_are_reinitialized() {
-    use apiserver::{cache, registry, storage};
+    use apiserver::{cache, rows, storage};
 
     if etcd_is_missing() {
         return;
@@ -345,7 +345,7 @@ async fn inconsistent_caches_are_reinitialized() {
     let (caches, asks) = cache::CacheRegistry::new(store, 1 << 20, storage::Caching::default());
     let followers: Vec<_> =
         asks.into_iter().enumerate().map(|(i, asks)| tokio::spawn(caches.clone().run(i, asks))).collect();
-    let row = registry::builtin("", "configmaps").expect("a row");
+    let row = rows::builtin("", "configmaps").expect("a row");
     let cacher = caches.cacher(&row);
     cacher.wait_ready().await;
     let (all, sequence) = (cacher.len(), cacher.sequence());

@@ -15,8 +15,8 @@ use crate::api::VirtualResources;
 use crate::authn::Tokens;
 use crate::authz::Authorization;
 use crate::authz::rbac::Rule;
+use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::meta;
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";

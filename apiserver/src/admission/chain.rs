@@ -16,7 +16,7 @@ use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::authz::rbac::{self, check_escalation};
 use crate::machinery::tree;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 /// The plugins that are on, in order.
 fn enabled(enable: &[String], disable: &[String]) -> Result<Vec<&'static Declaration>, Error> {

@@ -11,7 +11,7 @@ use shared::status::Status;
 use super::{Attributes, Operation};
 use crate::crd;
 use crate::machinery::tree;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 /// Request that is matched.
 pub(super) struct MatchRequest<'a> {

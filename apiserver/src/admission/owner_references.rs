@@ -11,7 +11,7 @@ use shared::status::Status;
 use super::{Attributes, Plugin};
 use crate::authz::Authorization;
 use crate::machinery::tree;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 /// The plugin.
 pub struct OwnerReferencesPermissionEnforcement {

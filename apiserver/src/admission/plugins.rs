@@ -38,7 +38,7 @@ use super::{Attributes, Error, Operation, Shared};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
 use crate::egress::Egress;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 /// Dependencies of plugins.
 pub struct Deps<'a> {

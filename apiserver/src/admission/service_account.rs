@@ -13,8 +13,8 @@ use shared::types::MIRROR;
 use super::{Attributes, Operation, Plugin};
 use crate::api::{Api, Reader};
 use crate::authz::node::{pod_config_maps, pod_secrets};
+use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::meta;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";

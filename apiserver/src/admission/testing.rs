@@ -19,7 +19,7 @@ use crate::api::{Api, Changed, Changes, DeleteArgs, Pipeline, Reader, Source, St
 use crate::authz::{Authorization, Mode};
 use crate::egress::Egress;
 use crate::machinery::tree;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 type Key = (String, String, String, String);
 

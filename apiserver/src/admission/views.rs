@@ -16,7 +16,8 @@ use shared::status::Status;
 use super::{Attributes, Caller};
 use crate::crd;
 use crate::machinery::tree;
-use crate::registry::{conversion, strategy, working};
+use crate::registry::{conversion, strategy};
+use crate::rows::working;
 
 /// Objects of a request in the versions that webhooks and policies ask for.
 pub(super) struct Views<'c> {

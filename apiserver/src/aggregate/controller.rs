@@ -21,9 +21,10 @@ use super::service::ApiService;
 use super::{Aggregator, Backend, Directory, Discovered, GROUP, GroupVersion, PLURAL, Remote, discovery};
 use crate::api::{DeleteArgs, Source};
 use crate::machinery::identity::server_user;
+use crate::machinery::meta;
 use crate::machinery::tree;
 use crate::registry::api_services::{Condition, set};
-use crate::registry::{Rows, meta};
+use crate::rows::Rows;
 
 /// Changes that come together are looked at together.
 const TOGETHER: Duration = Duration::from_millis(20);

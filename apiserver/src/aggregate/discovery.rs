@@ -13,7 +13,7 @@ use super::backend::Backend;
 use super::service::ApiService;
 use crate::api::{Reader, RequestInfo};
 use crate::machinery::tree;
-use crate::registry::version_rank;
+use crate::rows::version_rank;
 
 /// `Accept` header of discovery; a server may know only a later one of these.
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\

@@ -5,7 +5,7 @@ use proto::Value;
 use super::{GROUP, GroupVersion};
 use crate::machinery::tree;
 use crate::registry::api_services::AVAILABLE;
-use crate::registry::builtin_group;
+use crate::rows::builtin_group;
 
 /// Says who looks after an API service.
 pub(super) const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";

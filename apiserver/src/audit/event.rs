@@ -165,7 +165,7 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::meta::micro_time;
+    use crate::machinery::meta::micro_time;
     use serde_json::json;
 
     fn sample() -> Event {

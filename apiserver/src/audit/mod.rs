@@ -30,7 +30,7 @@ use shared::status::Status;
 
 use crate::admission::PATCHES;
 use crate::egress::Egress;
-use crate::registry::meta::micro_time;
+use crate::machinery::meta::micro_time;
 pub(crate) use client::{source_ips, user_agent};
 use event::{AuthenticationMetadata, Event, ObjectRef};
 use policy::{Level, Omit, Policy, Stage};

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use shared::status::Status;
 
 use crate::api::{Api, Context, DeleteArgs};
+use crate::machinery::meta::micro_time;
 use crate::machinery::{identity, tree};
-use crate::registry::meta::micro_time;
 
 use crate::machinery::identity::server_user;
 

@@ -19,8 +19,9 @@ use shared::status::Status;
 
 use crate::api::{Api, Context, RequestInfo};
 use crate::machinery::identity::{SERVER, server_user};
+use crate::machinery::meta;
 use crate::machinery::{identity, tree};
-use crate::registry::{Rows, meta, version_rank};
+use crate::rows::{Rows, version_rank};
 
 /// The check that waits for it.
 pub const HOOK: &str = "poststarthook/built-in-resources-storage-version-updater";

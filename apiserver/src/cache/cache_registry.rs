@@ -24,7 +24,7 @@ use super::progress::{Progress, RevisionRequests};
 use super::state::State;
 use super::uncached::Uncached;
 use crate::backoff::Backoff;
-use crate::storage::{self, Caching, Store, Stored, codec};
+use crate::storage::{self, Caching, Store, Stored};
 
 /// Entries per page of an initial list.
 const PAGE: i64 = 10_000;
@@ -487,7 +487,7 @@ fn apply(prefix: usize, slot: &ResourceCache, state: &mut State, pending: Pendin
 fn entry(slot: &ResourceCache, prefix: usize, stored: &Stored) -> Option<Entry> {
     let resource = &slot.resource;
     let key = &stored.key[prefix..];
-    match codec::entry(resource, key, &stored.value, stored.revision) {
+    match Entry::from_stored(resource, key, &stored.value, stored.revision) {
         Ok(e) => Some(e.stored_as(stored.lease, stored.stale)),
         Err(error) => {
             tracing::error!(%error, key, resource = %resource.plural, "Failed to decode object from etcd");

@@ -99,7 +99,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::cache::entry::Raw;
+    use crate::storage::Raw;
 
     #[test]
     fn differences_from_etcd_are_detected() {

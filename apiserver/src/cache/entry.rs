@@ -7,24 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::encoded::Encoded;
-
-/// An object's bytes with its `resourceVersion` stamped in.
-#[derive(Clone, Debug)]
-pub enum Raw {
-    /// Protobuf of the storage version, without the envelope.
-    Proto(Bytes),
-    /// JSON, for the kinds that are stored so.
-    Json(Bytes),
-}
-
-impl Raw {
-    /// Size in memory.
-    pub fn size(&self) -> usize {
-        match self {
-            Self::Proto(b) | Self::Json(b) => b.len(),
-        }
-    }
-}
+use crate::storage::Raw;
 
 /// Short texts in one allocation.
 #[derive(Debug, Default)]

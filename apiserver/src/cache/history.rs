@@ -12,7 +12,7 @@ use proto::resources::Row;
 use tokio::time::timeout;
 
 use super::entry::{Change, Entry};
-use crate::storage::{self, Store, codec};
+use crate::storage::{self, Store};
 
 /// Bytes of history that are read at most.
 const MOST: usize = 64 << 20;
@@ -57,7 +57,7 @@ pub(super) async fn read(store: &Store, after: i64, upto: i64) -> Result<Vec<Eve
 pub(super) async fn changes(store: &Store, events: &[Event], prefix: &str, resource: &Row) -> Option<Vec<Change>> {
     let entry = async |kv: &etcd_client::KeyValue| -> Option<Arc<Entry>> {
         let stored = store.transform_from_storage(kv.clone()).await.ok()?;
-        let made = codec::entry(resource, &stored.key[prefix.len()..], &stored.value, stored.revision).ok()?;
+        let made = Entry::from_stored(resource, &stored.key[prefix.len()..], &stored.value, stored.revision).ok()?;
         Some(Arc::new(made.stored_as(stored.lease, stored.stale)))
     };
     let mut changes = Vec::new();

@@ -7,6 +7,7 @@
 mod cache_registry;
 mod cacher;
 mod consistency;
+mod decode;
 mod encoded;
 mod entry;
 pub mod gzip_chunks;
@@ -19,10 +20,11 @@ mod reads;
 mod state;
 mod uncached;
 
+pub use crate::storage::Raw;
 pub use cache_registry::CacheRegistry;
 pub use cacher::{CacheError, Cacher, ChangesSince, Filter, Message, Scope, Snapshot, Start, Watch, WatchStart};
 pub use encoded::{Budget, Encoded};
-pub use entry::{Change, Entry, EventType, Raw, SharedEvent};
+pub use entry::{Change, Entry, EventType, SharedEvent};
 pub use gzip_chunks::{GzipChunk, GzipChunkCache};
 pub use index::{IndexKey, Term};
 pub use meters::Metrics;

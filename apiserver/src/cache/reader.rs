@@ -12,7 +12,7 @@ use super::cache_registry::CacheRegistry;
 use super::cacher::{Cacher, Start, WatchStart};
 use super::entry::Entry;
 use crate::api::{Changed, Changes, Reader, Source, Stored};
-use crate::registry::Rows;
+use crate::rows::Rows;
 use crate::storage::codec;
 
 /// Trees that are kept.

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use super::cacher::{Filter, Message, Start, Watch};
 use super::entry::{Entry, SharedEvent};
 use super::{CacheRegistry, history};
-use crate::storage::{self, Caching, Store, codec};
+use crate::storage::{self, Caching, Store};
 
 /// Changes that wait for their watch; then etcd waits.
 const BUFFER: usize = 100;
@@ -134,7 +134,12 @@ impl FollowedResource {
             }
             for stored in page.items {
                 start = format!("{}\0", stored.key);
-                match codec::entry(&self.resource, &stored.key[self.prefix.len()..], &stored.value, stored.revision) {
+                match Entry::from_stored(
+                    &self.resource,
+                    &stored.key[self.prefix.len()..],
+                    &stored.value,
+                    stored.revision,
+                ) {
                     Ok(entry) if filter(&entry) => found.push(Arc::new(entry)),
                     Ok(_) => {}
                     Err(error) => tracing::error!(%error, key = stored.key, "Failed to decode object from etcd"),

@@ -229,7 +229,7 @@ fn check_texts(field: &str, new: &Value, old: &Value) -> Result<(), String> {
     if new[field] == old[field] {
         return Ok(());
     }
-    let found = crate::validation::converted_texts(field, new);
+    let found = crate::rules::converted_texts(field, new);
     if found.is_empty() { Ok(()) } else { Err(aggregate(&found)) }
 }
 

@@ -18,9 +18,9 @@ use super::jsonpath::JsonPath;
 use super::merge;
 use super::openapi_v2::Pieces;
 use super::schema::Schema;
+use crate::machinery::table::Column;
 use crate::machinery::tree;
-use crate::printers::Column;
-use crate::registry::{Rows, storage_hash, version_rank};
+use crate::rows::{Rows, storage_hash, version_rank};
 
 /// State that the server keeps with a row of a custom resource.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use super::schema::Schema;
-use crate::validation;
+use crate::rules;
 
 /// Treatment of embedded metadata that cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -198,7 +198,7 @@ fn check_object(map: &Map<String, Value>, path: &Path, out: &mut Vec<Error>) {
             None => out.push(Error::required(at, "")),
             Some(None) => out.push(Error::invalid(at, map[key].clone(), "must be a string")),
             Some(Some("")) => out.push(Error::invalid(at, "", "must not be empty")),
-            Some(Some(text)) if key == "kind" => validation::embedded_kind(text, &at, out),
+            Some(Some(text)) if key == "kind" => rules::embedded_kind(text, &at, out),
             Some(Some(text)) if text.matches('/').count() > 1 => {
                 out.push(Error::invalid(at, text, &format!("unexpected GroupVersion string: {text}")));
             }
@@ -206,7 +206,7 @@ fn check_object(map: &Map<String, Value>, path: &Path, out: &mut Vec<Error>) {
         }
     }
     if let Some(metadata) = map.get("metadata").filter(|m| m.is_object()) {
-        validation::embedded_metadata(metadata, &path.child("metadata"), out);
+        rules::embedded_metadata(metadata, &path.child("metadata"), out);
     }
 }
 

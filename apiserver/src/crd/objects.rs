@@ -14,8 +14,8 @@ use shared::status::field::{Error, Path};
 use super::definition::{CrdVersion, Scale};
 use super::embedded::{self, Malformed};
 use super::{check, lists, meters, prune, rules};
+use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::meta;
 
 /// Message that bodies of custom objects are decoded by: metadata is typed, everything else is kept as sent.
 pub fn open() -> &'static Message {
@@ -296,7 +296,7 @@ fn cell(value: &Value, kind: &str, all: &[&Value], now: jiff::Timestamp) -> Valu
                 return Value::from("<unknown>");
             }
             match text.parse::<jiff::Timestamp>() {
-                Ok(_) => Value::from(crate::printers::since(value, now)),
+                Ok(_) => Value::from(crate::machinery::table::since(Some(value), now)),
                 Err(_) => Value::from("<invalid>"),
             }
         }

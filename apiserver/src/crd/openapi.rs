@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::definition::{CrdVersion, version_of};
 use crate::machinery::hex::hex;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 

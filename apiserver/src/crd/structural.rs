@@ -6,7 +6,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::schema::MAX_DEPTH;
-use crate::validation::{flag, list};
+use crate::rules::tree::{flag, list};
 
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";

@@ -15,9 +15,10 @@ use shared::status::Status;
 use crate::api::{Api, DeleteArgs};
 use crate::backoff::Backoff;
 use crate::crd::is_true;
+use crate::machinery::meta;
 use crate::machinery::tree;
 use crate::registry::apiextensions::{FINALIZER, GROUP, PLURAL, set_condition};
-use crate::registry::{builtin, meta};
+use crate::rows::builtin;
 use crate::verbs::engine::Engine;
 
 /// Time after which it is said that objects of a definition that goes stay.

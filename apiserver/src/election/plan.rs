@@ -7,9 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 use proto::Value;
 use serde_json::json;
 
+use crate::machinery::meta::micro_time;
 use crate::machinery::tree;
-use crate::registry::meta::micro_time;
-use crate::validation::{is_semver, semantic_order};
+use crate::rules::names::is_semver;
+use crate::validation::semantic_order;
 
 /// The one way to choose that is known here; leases of others are left without a holder.
 const OLDEST: &str = "OldestEmulationVersion";

@@ -15,8 +15,8 @@ use super::meters;
 use super::timing::{Rows, TimingFamily};
 use crate::api::{Api, Reader};
 use crate::machinery::identity;
+use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::meta;
 
 /// The group of the objects.
 pub(super) const GROUP: &str = "flowcontrol.apiserver.k8s.io";

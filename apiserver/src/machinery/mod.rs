@@ -6,5 +6,7 @@
 
 pub mod hex;
 pub mod identity;
+pub mod meta;
 pub mod query;
+pub mod table;
 pub mod tree;

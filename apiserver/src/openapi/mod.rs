@@ -22,7 +22,7 @@ use crate::crd::openapi_v2::Pieces;
 use crate::crd::version_of;
 use crate::machinery::hex::hex;
 use crate::negotiate;
-use crate::registry::Rows;
+use crate::rows::Rows;
 pub use schemas::Schemas;
 use schemas::merged;
 

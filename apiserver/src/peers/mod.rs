@@ -26,7 +26,7 @@ use crate::aggregate::{Aggregator, Backend, Directory, PROXIED};
 use crate::api::{Context, Reader, RequestInfo};
 use crate::backoff::Backoff;
 use crate::machinery::{identity, tree};
-use crate::registry::Rows;
+use crate::rows::Rows;
 use crate::storage::Store;
 
 const GATE: &str = "UnknownVersionInteroperabilityProxy";

@@ -17,31 +17,9 @@ use std::sync::OnceLock;
 
 use proto::Value;
 use proto::resources::Resource;
-use serde::Deserialize;
 
 use crate::crd;
-
-/// The time since a moment, as ages are printed.
-pub fn since(moment: &Value, now: jiff::Timestamp) -> String {
-    text::since(Some(moment), now)
-}
-
-/// One column.
-#[derive(Debug, Deserialize)]
-pub struct Column {
-    /// Heading.
-    pub name: String,
-    /// `string`, `integer`, `date`, …
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// `name` for the column that identifies the object.
-    pub format: String,
-    /// Help text.
-    #[serde(default)]
-    pub description: String,
-    /// Greater than zero: only in wide output.
-    pub priority: i32,
-}
+use crate::machinery::table::{Column, since};
 
 fn all() -> &'static BTreeMap<String, Vec<Column>> {
     static ALL: OnceLock<BTreeMap<String, Vec<Column>>> = OnceLock::new();
@@ -74,7 +52,7 @@ pub fn scale_columns() -> &'static [Column] {
 
 /// The cells of a Scale.
 pub fn scale(scale: &Value) -> Vec<Value> {
-    let age = since(&scale["metadata"]["creationTimestamp"], jiff::Timestamp::now());
+    let age = since(Some(&scale["metadata"]["creationTimestamp"]), jiff::Timestamp::now());
     let replicas = |part: &str| scale[part]["replicas"].clone();
     vec![cells::name(scale), replicas("spec"), replicas("status"), age.into()]
 }

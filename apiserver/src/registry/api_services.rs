@@ -3,8 +3,8 @@
 use proto::Value;
 use serde_json::json;
 
-use super::meta;
 use super::strategy::StrategyCx;
+use crate::machinery::meta;
 use crate::machinery::tree;
 
 /// The condition that counts.

@@ -7,8 +7,8 @@ use proto::Value;
 use serde_json::{Map, json};
 use shared::metrics;
 
-use super::meta::now;
 use super::strategy::{Count, StrategyCx, restore};
+use crate::machinery::meta::now;
 
 /// Requester fields come from the authenticated user, never from the body.
 pub(super) fn prepare_create(object: &mut Value, cx: &mut StrategyCx<'_>) {

@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn annotations_that_are_numbers() {
         let told = |plural: &str, key: &str, text: &str| {
-            let row = crate::registry::builtin("apps", plural).expect("a row");
+            let row = crate::rows::builtin("apps", plural).expect("a row");
             unreadable(&row, &json!({"metadata": {"annotations": {key: text}}}))
         };
         let template = "deprecated.daemonset.template.generation";

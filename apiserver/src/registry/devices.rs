@@ -3,8 +3,8 @@
 use proto::Value;
 use serde_json::json;
 
-use super::meta::now;
 use super::strategy::StrategyCx;
+use crate::machinery::meta::now;
 
 /// Taints that do not say since when they are there are there since now.
 fn date<'a>(taints: impl Iterator<Item = &'a mut Value>) {

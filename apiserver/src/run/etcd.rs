@@ -12,7 +12,7 @@ use super::Process;
 use crate::backoff::Backoff;
 use crate::cache::CacheRegistry;
 use crate::egress::{Egress, NetworkContext};
-use crate::registry::compiled;
+use crate::rows::compiled;
 use crate::storage::{self, Caching, Store, transform};
 
 /// Longest wait for etcd at start.

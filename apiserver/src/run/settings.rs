@@ -9,11 +9,13 @@ use shared::flags::FlagSet;
 use crate::bootstrap::StorageVersions;
 use crate::egress::Egress;
 use crate::negotiate::Media;
+use crate::registry::FieldGates;
 use crate::registry::core::binding::BindingEffects;
 use crate::registry::core::kubernetes_service::{self, ReconcilerType};
 use crate::registry::core::node_ports::PortRange;
 use crate::registry::core::service::Services;
-use crate::registry::{self, FieldGates, Rows};
+use crate::rows;
+use crate::rows::Rows;
 use crate::serve::ResponsePolicy;
 use crate::serve::listen::Addresses;
 use crate::storage::{self, Caching};
@@ -105,8 +107,8 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
 }
 
 fn rows(flags: &FlagSet) -> anyhow::Result<Rows> {
-    let emulated = registry::EmulatedApis::from_flags(flags).map_err(anyhow::Error::msg)?;
-    let choice = registry::select_resources(&flags.map("runtime-config"), &flags.feature_gates(), emulated);
+    let emulated = rows::EmulatedApis::from_flags(flags).map_err(anyhow::Error::msg)?;
+    let choice = rows::select_resources(&flags.map("runtime-config"), &flags.feature_gates(), emulated);
     let choice = choice.map_err(anyhow::Error::msg)?;
     Ok(Rows::of(choice))
 }

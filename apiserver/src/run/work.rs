@@ -18,10 +18,10 @@ use crate::egress::{Egress, NetworkContext};
 use crate::election;
 use crate::machinery::identity;
 use crate::peers::Peers;
-use crate::registry::builtin;
 use crate::registry::core::default_range::DefaultRange;
 use crate::registry::core::kubernetes_service::Reconciler;
 use crate::registry::core::{repair, system_namespaces};
+use crate::rows::builtin;
 use crate::storage::Store;
 use crate::verbs::engine::Engine;
 

@@ -168,7 +168,7 @@ impl Aggregated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::Rows;
+    use crate::rows::Rows;
 
     #[test]
     fn document_text_equals_its_tree() {

@@ -13,10 +13,26 @@ use proto::schema::Message;
 use proto::{Value, cbor, defaulting, json, protobuf};
 
 use super::versions;
-use crate::cache::{Entry, Raw};
 use crate::crd;
 use crate::negotiate::Media;
-use crate::registry::fields;
+
+/// An object's bytes with its `resourceVersion` stamped in.
+#[derive(Clone, Debug)]
+pub enum Raw {
+    /// Protobuf of the storage version, without the envelope.
+    Proto(Bytes),
+    /// JSON, for the kinds that are stored so.
+    Json(Bytes),
+}
+
+impl Raw {
+    /// Size in memory.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Proto(b) | Self::Json(b) => b.len(),
+        }
+    }
+}
 
 /// Errors of decoding stored bytes and of encoding objects.
 #[derive(Debug, thiserror::Error)]
@@ -144,7 +160,7 @@ pub fn raw(row: &Resource, stored: &[u8], revision: i64) -> Result<Raw, CodecErr
 
 /// Decodes a stored value; the flag reports that a write would store it differently: with newer defaults, or in another
 /// version.
-fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), CodecError> {
+pub(crate) fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw, bool), CodecError> {
     if stored.starts_with(MAGIC) {
         let envelope = protobuf::unwrap(stored).map_err(|e| CodecError::Protobuf(e.to_string()))?;
         let other = versions::from_stored(row, &envelope)?;
@@ -234,37 +250,13 @@ pub fn restamp(raw: &Raw, revision: i64) -> Raw {
     }
 }
 
-/// The cache's record of a stored value. Of protobuf only what requests select by is looked at.
-pub fn entry(row: &Resource, key: &str, stored: &[u8], revision: i64) -> Result<Entry, CodecError> {
-    let (raw, stale) = read(row, stored, revision)?;
-    if let Raw::Proto(body) = &raw {
-        let schema = served_schema(row)?;
-        let table = fields::selectable_fields(&row.group, &row.plural);
-        let values = fields::values(table, |pointer| protobuf::lookup(schema, body, pointer));
-        let labels = proto_labels(body).ok_or_else(|| CodecError::Protobuf("broken labels".to_owned()))?;
-        let labels = labels.iter().map(|(k, v)| (&**k, &**v)).collect();
-        let entry = Entry::new(key, revision, raw.clone(), labels, values.iter().map(|v| &**v));
-        return Ok(entry.stored_as(0, stale));
-    }
-    let tree = value(row, &raw)?;
-    Ok(of_tree(row, key, raw, &tree, revision))
-}
-
-/// The cache's record of an object whose tree is at hand.
-pub fn of_tree(row: &Resource, key: &str, raw: Raw, tree: &Value, revision: i64) -> Entry {
-    let labels = tree.pointer("/metadata/labels").and_then(Value::as_object);
-    let labels = labels.into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or(""))).collect();
-    let values = fields::of_object(row, tree);
-    Entry::new(key, revision, raw, labels, values.iter().map(|v| &**v))
-}
-
 /// The metadata in an object's protobuf.
 pub fn metadata(body: &[u8]) -> Option<&[u8]> {
     find(body, METADATA).map(|(_, start, end)| &body[start..end])
 }
 
 /// The labels in an object's protobuf.
-fn proto_labels(body: &[u8]) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
+pub(crate) fn labels(body: &[u8]) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
     let meta = metadata(body)?;
     let mut labels: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
     let mut at = 0;

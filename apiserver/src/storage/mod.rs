@@ -38,6 +38,7 @@ use members::Members;
 use meters::{Metrics, Operation};
 use shared::traces;
 
+pub use codec::Raw;
 pub use compact::compact_forever;
 pub use connect::{Options, ServerOverride, overrides};
 pub use grpc::Watch;

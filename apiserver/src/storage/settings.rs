@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn flags_select_watch_caches() {
-        let row = |group, plural| crate::registry::builtin(group, plural).expect("a row");
+        let row = |group, plural| crate::rows::builtin(group, plural).expect("a row");
         let pods = ("", "pods");
         let (events, deployments, leases) =
             (("", "events"), ("apps", "deployments"), ("coordination.k8s.io", "leases"));

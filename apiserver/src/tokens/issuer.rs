@@ -10,8 +10,8 @@ use shared::status::{Status, field};
 use super::claims::Kubernetes;
 use super::{Bound, Claims, ServiceAccounts, user_name};
 use crate::api::{Api, IssuedToken, Reader, TokenIssuer};
+use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::meta;
 
 const GROUP: &str = "authentication.k8s.io";
 const SHORTEST: i64 = 600;

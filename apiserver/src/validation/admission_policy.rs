@@ -158,7 +158,7 @@ fn param_kind(kind: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     match text(kind, "kind") {
         "" => out.push(Error::required(path.child("kind"), "")),
-        name => super::embedded_kind(name, &path.child("kind"), out),
+        name => crate::rules::embedded_kind(name, &path.child("kind"), out),
     }
 }
 

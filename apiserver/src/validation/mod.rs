@@ -25,9 +25,7 @@ mod flowcontrol;
 mod internal;
 mod issuance;
 mod lines;
-mod meta;
 mod mutating_policy;
-mod names;
 mod networking;
 mod node;
 mod node_config;
@@ -51,7 +49,6 @@ mod storage;
 mod storage_migration;
 mod storage_version;
 pub mod strict_addresses;
-mod tree;
 mod trust_bundle;
 mod volume;
 mod warnings;
@@ -65,10 +62,10 @@ use proto::resources::Resource;
 use shared::status::field::{Error, Path};
 
 use crate::crd;
+use crate::rules::names::NameRule;
+use crate::rules::{meta, names, tree};
 pub(crate) use coordination::order as semantic_order;
 pub use devices::admin::{admin_access, may_administer};
-use names::NameRule;
-pub(crate) use names::is_semver;
 pub(crate) use networking::domain_path;
 pub use options::{PODS, ValidationOptions};
 pub(crate) use pod::annotations as pod_annotations;
@@ -76,7 +73,6 @@ pub use pod::qos_class;
 pub use privileged::privileged;
 pub use shown::in_order;
 pub(crate) use storage::csi::counts_stay;
-pub(crate) use tree::{flag, list};
 
 type Create = fn(&Value, &mut Vec<Error>);
 type Update = fn(&Value, &Value, &mut Vec<Error>);
@@ -442,30 +438,6 @@ pub fn scale_metadata(row: &Resource, scale: &Value) -> Vec<Error> {
     let mut out = Vec::new();
     if crd::version_of(row).is_none() {
         meta::create(scale, NameRule::Subdomain, row, &metadata(), &mut out);
-    }
-    out
-}
-
-/// Metadata of an object inside another.
-pub fn embedded_metadata(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
-    meta::embedded(metadata, path, out);
-}
-
-/// The kind of an object inside another.
-pub fn embedded_kind(kind: &str, path: &Path, out: &mut Vec<Error>) {
-    let wrong = names::dns1035_label(&kind.to_lowercase());
-    if !wrong.is_empty() {
-        let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
-        out.push(Error::invalid(path.clone(), kind, &why));
-    }
-}
-
-/// Labels or annotations that a conversion changed; upstream's path of annotations lacks a letter.
-pub fn converted_texts(field: &str, metadata: &Value) -> Vec<Error> {
-    let mut out = Vec::new();
-    match field {
-        "labels" => meta::labels(metadata, field, &Path::of(&["metadata", "labels"]), &mut out),
-        _ => meta::annotations(metadata, &Path::of(&["metadata", "annotation"]), &mut out),
     }
     out
 }

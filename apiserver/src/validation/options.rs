@@ -4,8 +4,6 @@
 //! which it may keep while the gate is disabled. A rule asks [`allows`] before it refuses. The options are set for one
 //! validation on one thread, and not passed through the rules: of several hundred, a dozen ask.
 
-use std::cell::Cell;
-
 use proto::Value;
 use proto::resources::Resource;
 use shared::flags::FeatureGates;
@@ -14,6 +12,8 @@ use super::pod::stored;
 use super::tree::{flag, get, int, list, text};
 use super::volume::claim;
 use super::{admissionregistration, batch, networking, selectors};
+use crate::rules::options;
+pub(super) use crate::rules::options::{ValidationOption, allows};
 
 /// Kinds with the spec of a pod: `plural.group`, and its path.
 pub const PODS: &[(&str, &str)] = &[
@@ -61,75 +61,6 @@ const WEBHOOKS: &[(&str, &str)] = &[
 /// Reports whether a row is that of `plural.group`.
 pub(super) fn is_of(row: &Resource, of: &str) -> bool {
     of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group)
-}
-
-/// Relaxed validation rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ValidationOption {
-    /// HorizontalPodAutoscalers with `minReplicas: 0`.
-    MinReplicasZero,
-    /// Service names that are DNS-1123 labels, such as one that starts with a digit.
-    RelaxedServiceNameValidation,
-    /// Updates of the resources of suspended jobs.
-    MutableResourcesForSuspendedJobs,
-    /// Updates of the scheduling directives of suspended jobs that ran before.
-    MutableSchedulingDirectivesForSuspendedJobs,
-    /// Updates of a persistent volume's `nodeAffinity`.
-    MutablePvNodeAffinity,
-    /// Tolerations with the operators `Lt` and `Gt`.
-    TaintTolerationComparisonOperators,
-    /// Restart rules with `RestartAllContainers`, and restart rules of sidecars.
-    RestartAllContainers,
-    /// `hostNetwork` together with `hostUsers: false`.
-    UserNamespacesHostNetworkSupport,
-    /// Resizes of pod-level resources.
-    PodLevelResourcesResize,
-    /// `seLinuxChangePolicy: MountOption`.
-    MountOptionSELinuxChangePolicy,
-    /// Capacity requests of shared devices.
-    ConsumableCapacity,
-    /// Invalid values of the annotation `pod-deletion-cost`.
-    InvalidPodDeletionCost,
-    /// CSI drivers without `seLinuxMount`.
-    UnsetSELinuxMount,
-    /// Amounts of huge pages that are no multiple of the page size.
-    IndivisibleHugePagesValues,
-    /// Label selectors with invalid label values.
-    InvalidLabelValueInSelector,
-    /// Invalid label values in the required node affinity of pods or volumes.
-    InvalidLabelValueInRequiredNodeAffinity,
-    /// Invalid selectors of topology spread constraints.
-    InvalidTopologySpreadConstraintLabelSelector,
-    /// Invalid `matchLabelKeys` of topology spread constraints.
-    OldPodViolatesMatchLabelKeysValidation,
-    /// `matchLabelKeys` are not merged into the selectors of topology spread constraints.
-    LegacyMatchLabelKeysValidation,
-    /// Invalid `matchLabelKeys` where they are not merged: keys that the selector has as well.
-    OldPodViolatesLegacyMatchLabelKeysValidation,
-    /// Projected token paths that lead out of their volume.
-    NonLocalProjectedTokenPath,
-    /// Namespaced sysctls in pods that share the host's network or IPC namespace.
-    NamespacedSysctlsForHostNetAndHostIpc,
-    /// `volumeDevices` together with `hostUsers: false`.
-    VolumeDevicesWithUserNamespaces,
-    /// Invalid selectors of claims.
-    InvalidLabelValueInClaimSelector,
-    /// Invalid API groups in `dataSource` and `dataSourceRef` of claims.
-    InvalidApiGroupInDataSourceOrRef,
-    /// `nominatedNodeName` of pods that are bound.
-    NominatedNodeNameOfBoundPod,
-    /// The VolumeAttributesClass of volumes and claims is immutable.
-    ImmutableVolumeAttributesClass,
-    /// Environment variables from files are not among the supported sources.
-    NoEnvFiles,
-    /// Invalid secret names in the TLS of ingresses.
-    InvalidSecretName,
-    /// Invalid paths and backends in rules of wildcard hosts.
-    InvalidWildcardHostRule,
-    /// Jobs whose pod template lacks the prefixed labels.
-    UnprefixedJobLabels,
-    /// `gitRepo` volumes, which kubelets still mount.
-    GitRepoVolumes,
 }
 
 struct Row {
@@ -244,21 +175,6 @@ fn restarts_all(spec: &Value) -> bool {
     list(spec, "containers").iter().any(acts) || list(spec, "initContainers").iter().any(|c| acts(c) || sidecar(c))
 }
 
-impl ValidationOption {
-    const fn bit(self) -> u64 {
-        1 << self as u64
-    }
-}
-
-thread_local! {
-    static ALLOWED: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Reports whether a rule is relaxed in the validation that runs on this thread.
-pub(super) fn allows(option: ValidationOption) -> bool {
-    ALLOWED.get() & option.bit() != 0
-}
-
 /// Rules that the feature gates of a server relax.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ValidationOptions(u64);
@@ -272,17 +188,7 @@ impl ValidationOptions {
     /// Runs a validation of an object that replaces `old`, with the options that gates or the old object allow.
     pub fn validating<R>(self, row: &Resource, old: Option<&Value>, judge: impl FnOnce() -> R) -> R {
         let used = TABLE.iter().filter(|r| self.0 & r.option.bit() == 0 && old.is_some_and(|old| r.is_used(row, old)));
-        let _ends = OptionsGuard(ALLOWED.replace(used.fold(self.0, |all, row| all | row.option.bit())));
-        judge()
-    }
-}
-
-/// Guard of one validation; restores the relaxed rules of before when dropped.
-struct OptionsGuard(u64);
-
-impl Drop for OptionsGuard {
-    fn drop(&mut self) {
-        ALLOWED.set(self.0);
+        options::with(used.fold(self.0, |all, row| all | row.option.bit()), judge)
     }
 }
 

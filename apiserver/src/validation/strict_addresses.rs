@@ -144,7 +144,7 @@ fn odd<T>(read: Result<T, String>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::builtin;
+    use crate::rows::builtin;
     use serde_json::json;
 
     #[test]

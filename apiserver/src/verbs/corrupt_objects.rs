@@ -19,7 +19,7 @@ use super::engine::{Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
 use super::{Reply, Request, accepted};
 use crate::admission::Operation;
 use crate::negotiate;
-use crate::registry::{qualified, working};
+use crate::rows::{qualified, working};
 use crate::storage::codec::{self, CodecError};
 use crate::storage::{self, Stored, WriteResult};
 
@@ -208,7 +208,7 @@ fn success(r: &Request, row: &Row) -> Result<Reply, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::builtin;
+    use crate::rows::builtin;
 
     #[test]
     fn the_option_stands_alone() {

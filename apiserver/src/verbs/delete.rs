@@ -16,9 +16,9 @@ use super::list;
 use super::table::Include;
 use super::{Reply, Request, accepted, namespace_of, reply_object};
 use crate::cache::Entry;
+use crate::machinery::meta::{self, Propagation};
 use crate::machinery::query::{Query, WriteOptions, check_dry_run};
 use crate::negotiate::{self, Format, RequestBody};
-use crate::registry::meta::{self, Propagation};
 
 /// The options of a request. What of them was sent is written down in a version of upstream's own.
 fn request_options(engine: &Engine, r: &Request) -> Result<DeleteOptions, Status> {

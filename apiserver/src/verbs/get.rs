@@ -79,7 +79,7 @@ async fn from_etcd(
     let (found, revision) = engine.store.get(&key).await.map_err(|e| engine.read_error(&e))?;
     check_not_older(revision, at.unwrap_or(0))?;
     let stored = found.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
-    let entry = codec::entry(storage, short, &stored.value, stored.revision);
+    let entry = Entry::from_stored(storage, short, &stored.value, stored.revision);
     entry.map(Arc::new).map_err(|e| engine.decode_error(&stored, &e))
 }
 

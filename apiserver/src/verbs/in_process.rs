@@ -15,10 +15,10 @@ use super::managers::Kind;
 use super::select::Selection;
 use super::{list, managers, write};
 use crate::api::{DeleteArgs, Pipeline};
+use crate::machinery::meta;
+use crate::machinery::meta::Propagation;
 use crate::machinery::query::{FieldValidation, WriteOptions};
 use crate::negotiate::decode_patched;
-use crate::registry::meta;
-use crate::registry::meta::Propagation;
 use crate::storage::codec;
 
 /// Field manager of the server's own writes.

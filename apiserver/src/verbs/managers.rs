@@ -11,9 +11,10 @@ use proto::schema::{self, Message};
 use shared::status::Status;
 
 use super::version_converter::{Conversions, VersionConverter};
+use crate::machinery::meta;
 use crate::machinery::query::WriteOptions;
 use crate::registry::ownership::ownable;
-use crate::registry::{Rows, meta};
+use crate::rows::Rows;
 use crate::storage::codec;
 
 fn record(versions: &dyn Versions, row: &Resource, subresource: &str, live: &Value, new: &mut Value, manager: &str) {

@@ -47,7 +47,7 @@ use crate::audit::RequestRecorder;
 use crate::crd;
 use crate::machinery::query::{Query, WriteOptions};
 use crate::negotiate::{self, Accepted, Format, Media, NotAcceptable, RequestBody};
-use crate::registry::deprecation_warning;
+use crate::rows::deprecation_warning;
 use engine::{Engine, Target};
 pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::{Reply, Request, accepted, get, table};
 use crate::cache::Raw;
 use crate::crd;
-use crate::registry::meta;
+use crate::machinery::meta;
 use crate::storage::codec;
 
 /// An object that was written.

@@ -17,11 +17,11 @@ use super::managers::Kind;
 use super::{Reply, Request, managers, namespace_of, target, write};
 use crate::audit;
 use crate::crd;
+use crate::machinery::meta;
 use crate::machinery::query::{FieldValidation, OptionsKind, WriteOptions};
 use crate::negotiate::{
     Expected, Format, Media, RequestBody, decode_patched, decode_tree, json_text, other_kind, unpatched,
 };
-use crate::registry::meta;
 use crate::storage::codec;
 
 /// A patch, read.

@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::{Status, field};
 
 use super::engine::{DeleteOptions, Target, conflict};
-use crate::registry::meta;
+use crate::machinery::meta;
 use crate::registry::strategy::Strategy;
 
 /// A write on another revision than the stored one fails.

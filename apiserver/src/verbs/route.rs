@@ -6,7 +6,7 @@ use shared::status::{Status, go_quote};
 
 use crate::api::RequestInfo;
 use crate::crd;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 /// A request line, resolved.
 pub struct Route {

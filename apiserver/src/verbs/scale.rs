@@ -14,11 +14,11 @@ use super::patch::{Document, Patch, check_applied};
 use super::scale_managers::{of_object, of_scale};
 use super::{Reply, Request, get, managers, namespace_of, patch, table, target, write};
 use crate::crd;
+use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::machinery::tree;
 use crate::negotiate::{self, Shape};
 use crate::printers;
-use crate::registry::meta;
 use crate::validation;
 
 /// Stands for replicas that nobody has set.

@@ -10,10 +10,10 @@ use shared::status::{Status, field};
 use super::engine::Engine;
 use super::{Reply, Request, Route, get, namespace_of, patch, reply_object, scale, target, write};
 use crate::admission::Operation;
+use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::negotiate;
 use crate::registry::core::{binding, eviction};
-use crate::registry::meta;
 
 /// Runs a request for a subresource.
 pub async fn dispatch(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {

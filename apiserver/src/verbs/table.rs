@@ -9,11 +9,12 @@ use shared::status::Status;
 use super::engine::Engine;
 use super::{Reply, Request};
 use crate::cache::{Entry, Raw};
+use crate::machinery::meta;
 use crate::machinery::query::Query;
+use crate::machinery::table::Column;
 use crate::negotiate::{self, Accepted, Format, Shape};
-use crate::printers::Column;
+use crate::printers;
 use crate::storage::codec;
-use crate::{printers, registry};
 
 /// Object part of a table row (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,7 +257,7 @@ pub fn of_one(accepted: &Accepted, pretty: bool, mut table: Value) -> Result<Vec
 }
 
 fn meta_of(object: &Value) -> Value {
-    json!({"resourceVersion": registry::meta::text(object, "resourceVersion")})
+    json!({"resourceVersion": meta::text(object, "resourceVersion")})
 }
 
 /// A table of objects. Definitions of the columns are left out of all frames of a watch but the first.

@@ -73,7 +73,7 @@ impl Framer {
                 (schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
             }
             Shape::Table(version) => {
-                let meta = json!({"resourceVersion": crate::registry::meta::text(object, "resourceVersion")});
+                let meta = json!({"resourceVersion": crate::machinery::meta::text(object, "resourceVersion")});
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
                 tree = table::tabulate(&self.row, version, std::iter::once(object), self.include, meta, headers);
                 if self.accepted.format == Format::Json {

@@ -12,9 +12,10 @@ use super::engine::Engine;
 use super::managers::Kind;
 use super::{Reply, Request, managers, namespace_of, target};
 use crate::crd;
+use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::negotiate::{self, Decoded, Expected};
-use crate::registry::{conversion, meta, owners, strategy};
+use crate::registry::{conversion, owners, strategy};
 use crate::storage::{codec, other_than_asked};
 
 /// Decodes a body as the row's kind and fills in defaults.

@@ -2,12 +2,13 @@
 
 use std::fmt::Display;
 
+use apiserver::cache::Entry;
 use apiserver::connect::frames::Decoder;
 use apiserver::connect::spdy::{Codec, put_data};
 use apiserver::crd::{self, JsonPath};
 use apiserver::machinery::query::Query;
 use apiserver::negotiate::{self, Media, RequestBody};
-use apiserver::registry::{self, Rows};
+use apiserver::rows::{self, Rows};
 use apiserver::serve::info::request_info;
 use apiserver::storage::codec;
 use apiserver::verbs::delete;
@@ -134,11 +135,11 @@ pub(crate) fn stored_values(input: &[u8]) -> String {
         ("autoscaling", "horizontalpodautoscalers"),
         ("apiextensions.k8s.io", "customresourcedefinitions"),
     ];
-    let mut rows: Vec<Row> = kinds.iter().filter_map(|(group, plural)| registry::builtin(group, plural)).collect();
+    let mut rows: Vec<Row> = kinds.iter().filter_map(|(group, plural)| rows::builtin(group, plural)).collect();
     rows.extend(crd::rows(&definition(
         &serde_json::json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
     )));
-    let read = |row: &Row| match codec::entry(row, "a/b", input, 7) {
+    let read = |row: &Row| match Entry::from_stored(row, "a/b", input, 7) {
         Err(e) => e.to_string(),
         Ok(entry) => {
             codec::restamp(&entry.raw, 8);

@@ -89,7 +89,7 @@ async fn stored_objects_are_readable_by_older_releases() {
     let addresses = resources.iter().find(|r| r["name"] == "ipaddresses").expect("served");
     assert_eq!(
         addresses["storageVersionHash"],
-        apiserver::registry::storage_hash("networking.k8s.io", "v1beta1", "IPAddress")
+        apiserver::rows::storage_hash("networking.k8s.io", "v1beta1", "IPAddress")
     );
     let versions = "/apis/internal.apiserver.k8s.io/v1alpha1/storageversions";
     let said = c.get(&format!("{versions}/resource.k8s.io.resourceclaims")).await.ok();

@@ -11,7 +11,7 @@ use super::super::Attributes;
 use super::PolicyError;
 use crate::api::Reader;
 use crate::machinery::tree;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 /// Longest wait for parameters of a kind that was not read before; upstream waits as long for its informer.
 const READ_WITHIN: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ use super::{GROUP, MUTATING, VALIDATING};
 use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::machinery::tree;
-use crate::registry::Rows;
+use crate::rows::Rows;
 
 /// Refuses a policy or binding that would read what its writer may not.
 pub(in crate::admission) async fn check(

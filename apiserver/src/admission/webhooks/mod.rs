@@ -29,7 +29,7 @@ use super::{Attributes, Error, Operation, Plugin, measure, namespaces};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
 use crate::machinery::tree;
-use crate::registry::Rows;
+use crate::rows::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
 pub(crate) use caller::{count_outdated, dial_error, outdated};

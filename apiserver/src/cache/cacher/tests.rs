@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use super::super::state::{RING, RING_BYTES};
 use super::*;
-use crate::cache::entry::Raw;
 use crate::cache::index::IndexKey;
+use crate::storage::Raw;
 
 fn entry(key: &str, revision: i64, label: &str) -> Entry {
     Entry::new(key, revision, Raw::Json(Bytes::from_static(b"{}")), vec![("l", label)], [label].into_iter())

@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use proto::Value;
 use shared::status::Status;
 
+use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::{Engine, storage_status};
 use crate::verbs::get;

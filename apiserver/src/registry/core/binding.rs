@@ -5,7 +5,7 @@ use serde_json::Map;
 use shared::status::Status;
 use shared::status::field::aggregate;
 
-use crate::registry::meta;
+use crate::machinery::meta;
 use crate::storage::other_than_asked;
 
 /// Checks the target. Upstream answers these with code 500 and no reason.

@@ -3,7 +3,7 @@
 use proto::Value;
 use serde_json::json;
 
-use crate::registry::meta;
+use crate::machinery::meta;
 
 /// Condition of an evicted pod.
 const EVICTED: [(&str, &str); 4] = [

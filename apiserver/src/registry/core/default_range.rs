@@ -12,8 +12,8 @@ use super::address_ranges::{DEFAULT, RESOURCE};
 use super::repair::{EventWriter, RepairEvent};
 use crate::api::Api;
 use crate::machinery::identity::server_user;
+use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::meta;
 
 /// Time between two looks at it.
 const EVERY: Duration = Duration::from_secs(10);

@@ -16,8 +16,8 @@ use shared::status::Status;
 
 use crate::api::Api;
 use crate::machinery::identity::server_user;
+use crate::machinery::meta;
 use crate::registry::core::node_ports::PortRange;
-use crate::registry::meta;
 use crate::verbs::engine::{Engine, storage_status};
 
 /// Seconds a key outlives its server.

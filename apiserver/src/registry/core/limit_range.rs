@@ -2,7 +2,7 @@
 
 use proto::Value;
 
-use crate::registry::meta;
+use crate::machinery::meta;
 use crate::registry::strategy::StrategyCx;
 
 /// See the module.

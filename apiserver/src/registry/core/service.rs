@@ -20,8 +20,8 @@ use super::ip_allocator::{self, AllocatedAddresses, IpError};
 use super::node_ports::{self, PortRange, is_service};
 use super::{service_families, service_update};
 use crate::machinery::identity;
+use crate::machinery::meta;
 use crate::machinery::query::WriteOptions;
-use crate::registry::meta;
 use crate::verbs::engine::{DeleteOptions, Engine, Target};
 
 /// Ranges services are allocated from.

@@ -40,7 +40,7 @@ fn normalize_data_source(object: &mut Value) {
 
 /// A volume also says since when.
 pub(in crate::registry) fn prepare_create_volume(object: &mut Value, _: &mut StrategyCx<'_>) {
-    object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": crate::registry::meta::now()});
+    object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": crate::machinery::meta::now()});
 }
 
 /// A volume that changes its phase says when it did, unless whoever writes says something of his own.
@@ -50,7 +50,7 @@ pub(in crate::registry) fn prepare_volume_status(new: &mut Value, old: &Value) {
     let unsaid = status[SINCE].is_null();
     let since = match status["phase"] == before["phase"] {
         true if unsaid => before.get(SINCE).cloned(),
-        false if unsaid || status[SINCE] == before[SINCE] => Some(json!(crate::registry::meta::now())),
+        false if unsaid || status[SINCE] == before[SINCE] => Some(json!(crate::machinery::meta::now())),
         _ => None,
     };
     if let (Some(since), Some(status)) = (since, new.get_mut("status").and_then(Value::as_object_mut)) {

@@ -1,7 +1,7 @@
 //! Tests of fields dropped by disabled gates.
 
 use super::*;
-use crate::registry::builtin;
+use crate::rows::builtin;
 use serde_json::json;
 use shared::flags::FlagSet;
 

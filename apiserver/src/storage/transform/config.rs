@@ -10,7 +10,7 @@ use sha2::Digest as _;
 use super::ciphers::{Aes, Cipher};
 use super::kms::{Kms, Timeout};
 use super::{Chain, Key, Kind, Provider, Table};
-use crate::registry;
+use crate::rows;
 
 /// Errors of an encryption configuration.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +145,7 @@ impl Rule {
                 prefixes.dedup();
                 Self::Below(prefixes)
             }
-            (plural, group) => match registry::compiled(group, plural) {
+            (plural, group) => match rows::compiled(group, plural) {
                 Some(row) => Self::Below(tail(row).into_iter().collect()),
                 None => Self::Below(vec![format!("/{group}/{plural}/")]),
             },

@@ -7,8 +7,8 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::indexes;
-use crate::validation::names::{complain, not_negative, qualified_name};
-use crate::validation::tree::{at, get, has, int, list, text};
+use crate::rules::names::{complain, not_negative, qualified_name};
+use crate::rules::tree::{at, get, has, int, list, text};
 
 const MAX_RULES: usize = 20;
 const MAX_CODES: usize = 255;

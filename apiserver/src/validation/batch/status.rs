@@ -5,7 +5,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::indexes;
-use crate::validation::tree::{flag, get, has, int, list, same, text};
+use crate::rules::tree::{flag, get, has, int, list, same, text};
 use crate::validation::workloads::counts;
 
 /// A changed status. Most rules about a part hold once that part changes.

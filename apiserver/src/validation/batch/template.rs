@@ -5,9 +5,9 @@ use proto::Value;
 use serde_json::Map;
 use shared::status::field::{Error, Path};
 
-use crate::validation::meta::immutable;
+use crate::rules::meta::immutable;
+use crate::rules::tree::{at, flag, get, int, list, same, text};
 use crate::validation::options::{self, ValidationOption};
-use crate::validation::tree::{at, flag, get, int, list, same, text};
 
 /// The template of a changed job.
 pub(super) fn stays(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {

@@ -6,7 +6,7 @@ use proto::Value;
 use proto::quantity::Quantity;
 use shared::status::field::{Error, Path};
 
-use crate::validation::tree::{get, has, list, quantity};
+use crate::rules::tree::{get, has, list, quantity};
 
 /// Most amounts to choose from.
 const MAX_VALUES: usize = 10;

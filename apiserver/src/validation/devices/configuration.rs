@@ -3,7 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use crate::validation::tree::{get, has, text};
+use crate::rules::tree::{get, has, text};
 use crate::validation::volume::driver_name;
 
 /// Most bytes of parameters.

@@ -6,8 +6,8 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{MAX_ENTRIES, each, unique};
-use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, pattern};
-use crate::validation::tree::{list, text};
+use crate::rules::names::{complain, dns1123_label, dns1123_subdomain, pattern};
+use crate::rules::tree::{list, text};
 use crate::validation::volume::driver_name;
 
 const MAX_POOL: usize = 253;

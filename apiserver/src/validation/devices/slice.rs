@@ -6,11 +6,11 @@ use shared::status::field::{Error, Path};
 use super::names::{pool_name, qualified};
 use super::taint_rule::taint;
 use super::{binding_conditions, capacity, each, unique};
+use crate::rules::meta::immutable;
+use crate::rules::names::{complain, dns1123_label, dns1123_subdomain, is_semver};
+use crate::rules::tree::{entries, flag, get, has, has_entries, int, list, same, text};
 use crate::validation::fields::shaped;
-use crate::validation::meta::immutable;
-use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, is_semver};
 use crate::validation::selectors::node_selector;
-use crate::validation::tree::{entries, flag, get, has, has_entries, int, list, same, text};
 use crate::validation::volume::driver_name;
 
 const MAX_DEVICES: usize = 128;

@@ -9,12 +9,12 @@ use shared::status::field::{Error, Path};
 use super::configuration::{object, opaque};
 use super::names::{Requests, pool_name, share_id};
 use super::{MAX_ENTRIES, binding_conditions, each, unique};
+use crate::rules::meta::immutable;
+use crate::rules::names::{complain, dns1123_label};
+use crate::rules::tree::{at, get, has, list, text, texts};
 use crate::validation::conditions::conditions;
 use crate::validation::fields::choice;
-use crate::validation::meta::immutable;
-use crate::validation::names::{complain, dns1123_label};
 use crate::validation::selectors::node_selector;
-use crate::validation::tree::{at, get, has, list, text, texts};
 use crate::validation::volume::driver_name;
 
 const MAX_CONSUMERS: usize = 256;

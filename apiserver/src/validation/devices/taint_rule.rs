@@ -5,9 +5,9 @@ use shared::status::field::{Error, Path};
 
 use super::EFFECTS;
 use super::names::pool_name;
+use crate::rules::names::{complain, dns1123_label, label_key, label_value};
+use crate::rules::tree::{at, get, has, list, text};
 use crate::validation::conditions::conditions;
-use crate::validation::names::{complain, dns1123_label, label_key, label_value};
-use crate::validation::tree::{at, get, has, list, text};
 use crate::validation::volume::driver_name;
 
 /// Most conditions of a rule.

@@ -5,10 +5,10 @@ use serde_json::json;
 use shared::address::{network, strict_network};
 use shared::status::field::{Error, Path};
 
+use crate::rules::meta::immutable;
+use crate::rules::names::{dns1123_subdomain, path_segment};
+use crate::rules::tree::{get, texts};
 use crate::validation::fields::{shaped, shaped_if_said};
-use crate::validation::meta::immutable;
-use crate::validation::names::{dns1123_subdomain, path_segment};
-use crate::validation::tree::{get, texts};
 
 /// An address.
 pub(in crate::validation) fn address(object: &Value, out: &mut Vec<Error>) {

@@ -3,10 +3,10 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use crate::validation::names::{cidr, port_number};
+use crate::rules::names::{cidr, port_number};
+use crate::rules::tree::{get, has, int, list, text, texts};
 use crate::validation::pod::handlers::port_or_name;
 use crate::validation::selectors::own_selector;
-use crate::validation::tree::{get, has, int, list, text, texts};
 
 /// A network policy.
 pub(in crate::validation) fn policy(object: &Value, out: &mut Vec<Error>) {

@@ -7,10 +7,10 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{environment, handlers, mounts, resources, security};
+use crate::rules::names::{complain, dns1123_label, port_name, port_number};
+use crate::rules::tree::{get, has, int, list, text, texts};
 use crate::validation::fields::{choice, required, shaped};
-use crate::validation::names::{complain, dns1123_label, port_name, port_number};
 use crate::validation::options::{self, ValidationOption};
-use crate::validation::tree::{get, has, int, list, text, texts};
 
 /// Fields that ephemeral containers may not set.
 const NOT_EPHEMERAL: [&str; 9] = [

@@ -5,8 +5,8 @@ use shared::status::field::{Error, Path};
 
 use super::containers::PodContext;
 use super::signals;
-use crate::validation::names::{complain, not_negative, pattern, port_name, port_number};
-use crate::validation::tree::{get, has, int, list, text};
+use crate::rules::names::{complain, not_negative, pattern, port_name, port_number};
+use crate::rules::tree::{get, has, int, list, text};
 
 /// `lifecycle`.
 pub(super) fn lifecycle(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {

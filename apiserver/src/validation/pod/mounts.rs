@@ -7,7 +7,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::containers::PodContext;
-use crate::validation::tree::{flag, get, has, list, text};
+use crate::rules::tree::{flag, get, has, list, text};
 use crate::validation::volume::descending_path;
 
 /// Mount paths by volume name, the last one winning: upstream looks them up by name.

@@ -3,7 +3,7 @@
 use proto::Value;
 use proto::quantity::Quantity;
 
-use crate::validation::tree::{at, has, list, quantity};
+use crate::rules::tree::{at, has, list, quantity};
 
 /// The resources that decide.
 const NAMES: [&str; 2] = ["cpu", "memory"];

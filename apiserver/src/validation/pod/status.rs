@@ -6,10 +6,10 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::annotations;
+use crate::rules::names::{between, complain, dns1123_label, dns1123_subdomain, ip, qualified_name};
+use crate::rules::tree::{at, entries, get, has, int, list, text};
 use crate::validation::fields::shaped;
-use crate::validation::names::{between, complain, dns1123_label, dns1123_subdomain, ip, qualified_name};
 use crate::validation::options::{self, ValidationOption};
-use crate::validation::tree::{at, entries, get, has, int, list, text};
 
 /// `status`.
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {

@@ -4,9 +4,9 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{annotations, placement, resources, security};
-use crate::validation::names::label_value;
+use crate::rules::names::label_value;
+use crate::rules::tree::{at, entries, get, list, text, texts};
 use crate::validation::selectors::label_selector;
-use crate::validation::tree::{at, entries, get, list, text, texts};
 use crate::validation::volume::local_path;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";

@@ -8,9 +8,9 @@ use shared::types::MIRROR;
 
 use super::annotations;
 use super::{containers, placement};
+use crate::rules::names::between;
+use crate::rules::tree::{at, entries, get, has, int, list, same, text, without};
 use crate::validation::internal;
-use crate::validation::names::between;
-use crate::validation::tree::{at, entries, get, has, int, list, same, text, without};
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 

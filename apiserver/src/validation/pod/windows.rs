@@ -4,8 +4,8 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use crate::validation::names::{complain, dns1123_subdomain};
-use crate::validation::tree::{flag, get, has, list, text};
+use crate::rules::names::{complain, dns1123_subdomain};
+use crate::rules::tree::{flag, get, has, list, text};
 
 const MAX_CREDENTIALS: usize = 64 * 1024;
 const MAX_DOMAIN: usize = 256;

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use crate::validation::meta::immutable;
-use crate::validation::names::{complain, dns1123_subdomain, not_negative, qualified_name};
+use crate::rules::meta::immutable;
+use crate::rules::names::{complain, dns1123_subdomain, not_negative, qualified_name};
+use crate::rules::tree::{get, has, int, list, quantity, same, text, texts, without};
 use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::own_selector;
-use crate::validation::tree::{get, has, int, list, quantity, same, text, texts, without};
 use crate::validation::volume::driver_name;
 
 const GROUP_POLICIES: [&str; 3] = ["File", "None", "ReadWriteOnceWithFSType"];

@@ -9,13 +9,13 @@ use shared::types::{OLD_CLASS, is_native_resource};
 use super::persistent::{
     ATTRIBUTES, access_modes, attributes_stay, class_name, not_below_nothing, positive, volume_mode,
 };
+use crate::rules::meta::{annotation, immutable};
+use crate::rules::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
+use crate::rules::tree::{at, entries, get, has, quantity, same, text, texts};
 use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
-use crate::validation::meta::{annotation, immutable};
-use crate::validation::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
 use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::{label_selector, label_selector_of};
-use crate::validation::tree::{at, entries, get, has, quantity, same, text, texts};
 
 const RESIZES: [&str; 5] = [
     "ControllerResizeInProgress",

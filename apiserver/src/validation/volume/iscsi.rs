@@ -3,8 +3,8 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use crate::validation::names::between;
-use crate::validation::tree::{flag, get, has, int, text};
+use crate::rules::names::between;
+use crate::rules::tree::{flag, get, has, int, text};
 
 /// Longest name of volume and portal together.
 const MAX_NAMES: usize = 64;

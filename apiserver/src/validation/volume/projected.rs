@@ -7,12 +7,12 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::local_path;
+use crate::rules::tree::{get, has, int, list, text};
 use crate::validation::certificates::signer_name;
 use crate::validation::options::{self, ValidationOption};
 use crate::validation::pod::{field_ref, resource_ref};
 use crate::validation::pod_certificate;
 use crate::validation::selectors::label_selector;
-use crate::validation::tree::{get, has, int, list, text};
 use crate::validation::trust_bundle::misnamed;
 
 const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";

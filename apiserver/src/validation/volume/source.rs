@@ -4,9 +4,9 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{descending_path, iscsi, no_backsteps, projected};
+use crate::rules::names::{between, complain, dns1123_label, dns1123_subdomain};
+use crate::rules::tree::{entries, get, has, int, list, quantity, text};
 use crate::validation::fields::{required, shaped, shaped_if_said};
-use crate::validation::names::{between, complain, dns1123_label, dns1123_subdomain};
-use crate::validation::tree::{entries, get, has, int, list, quantity, text};
 
 /// A source that is judged.
 struct Source<'a> {

@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::go_quote;
 
 use crate::crd::formats;
-use crate::validation::tree::{entries, get, list, text};
+use crate::rules::tree::{entries, get, list, text};
 
 /// Formats that nobody checks; of those that were there already nothing is said again.
 pub(super) fn formats(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {

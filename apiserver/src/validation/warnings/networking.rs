@@ -5,8 +5,8 @@ use proto::Value;
 use shared::address::{ip_warning, network_warnings};
 use shared::status::go_quote;
 
-use crate::validation::meta::annotation;
-use crate::validation::tree::{get, has, list, text, texts};
+use crate::rules::meta::annotation;
+use crate::rules::tree::{get, has, list, text, texts};
 
 /// An address of a field that takes any spelling.
 pub(super) fn ip(value: &str, path: &str, out: &mut Vec<String>) {

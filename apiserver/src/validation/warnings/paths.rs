@@ -3,7 +3,7 @@
 use proto::Value;
 use shared::status::go_quote;
 
-use crate::validation::tree::{get, has, list, text};
+use crate::rules::tree::{get, has, list, text};
 
 /// A path in a volume, and which of several sources it is from.
 struct File {

@@ -3,7 +3,7 @@
 use proto::Value;
 use shared::status::go_quote;
 
-use crate::validation::tree::{int, list, text};
+use crate::rules::tree::{int, list, text};
 
 struct Port<'a> {
     path: String,

@@ -2,7 +2,7 @@
 
 use proto::Value;
 
-use crate::validation::tree::{at, has, quantity, text};
+use crate::rules::tree::{at, has, quantity, text};
 
 /// A new quota.
 pub(super) fn quota(new: &Value, out: &mut Vec<String>) {

@@ -8,7 +8,7 @@ use shared::cert::{self, CertError};
 use x509_parser::parse_x509_certificate;
 use x509_parser::pem::Pem;
 
-use crate::validation::tree::{get, text};
+use crate::rules::tree::{get, text};
 
 /// See the module.
 pub(super) fn tls(new: &Value, out: &mut Vec<String>) {

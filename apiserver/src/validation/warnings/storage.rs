@@ -5,7 +5,7 @@ use shared::types::OLD_CLASS;
 
 use super::pod::OLD_VOLUMES;
 use super::{fractional, label_key, node_selector_term, renamed};
-use crate::validation::tree::{at, entries, get, has, list, text};
+use crate::rules::tree::{at, entries, get, has, list, text};
 
 /// Annotations of volumes and claims that became fields.
 const OLD_ANNOTATIONS: &[(&str, &str, &str)] =

@@ -5,10 +5,10 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::{amount, at_most_all, counts, mismatch, only_lasting, selector, size};
-use crate::validation::names::{complain, dns1123_label};
+use crate::rules::names::{complain, dns1123_label};
+use crate::rules::tree::{get, list, same, text, without};
 use crate::validation::pod;
 use crate::validation::selectors::{picks, template_labels};
-use crate::validation::tree::{get, list, same, text, without};
 use crate::validation::volume::claim;
 
 /// A new stateful set.

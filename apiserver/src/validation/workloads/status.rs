@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::counts;
-use crate::validation::tree::{get, int};
+use crate::rules::tree::{get, int};
 
 fn number(status: &Value, key: &str) -> i64 {
     int(status, key).unwrap_or_default()

@@ -10,7 +10,7 @@ use super::super::scale;
 use super::{Engine, Target};
 use crate::admission::{Attributes, Operation, Reinvocation};
 use crate::crd;
-use crate::registry::meta;
+use crate::machinery::meta;
 use crate::storage::codec;
 use crate::validation;
 

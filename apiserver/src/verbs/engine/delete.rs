@@ -8,8 +8,9 @@ use shared::status::Status;
 use super::super::preconditions::check_preconditions;
 use super::{Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
 use crate::admission::Operation;
-use crate::registry::meta::{self, Deletion, Propagation};
-use crate::registry::{strategy, working};
+use crate::machinery::meta::{self, Deletion, Propagation};
+use crate::registry::strategy;
+use crate::rows::working;
 use crate::storage::{Stored, WriteResult};
 
 /// Options of a delete.

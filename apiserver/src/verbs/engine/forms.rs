@@ -49,7 +49,7 @@ impl Engine {
         let converted = crd::convert::to(self.webhooks(), row, trees).await?;
         let entry = |(old, tree): (Arc<Entry>, Value)| {
             let raw = Raw::Json(tree.to_string().into());
-            Arc::new(codec::of_tree(row, &old.key, raw, &tree, old.revision))
+            Arc::new(Entry::from_tree(row, &old.key, raw, &tree, old.revision))
         };
         Ok(entries.into_iter().zip(converted).map(entry).collect())
     }

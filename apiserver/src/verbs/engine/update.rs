@@ -14,9 +14,11 @@ use super::super::preconditions::check_revision;
 use super::super::update_meters;
 use super::{Change, Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
 use crate::crd;
+use crate::machinery::meta;
 use crate::registry::core::service::{Allocation, freed};
+use crate::registry::owners;
 use crate::registry::strategy::{self, Strategy};
-use crate::registry::{meta, owners, working};
+use crate::rows::working;
 use crate::storage::WriteResult;
 use crate::validation;
 

@@ -11,7 +11,7 @@ use super::meters;
 use super::options::{self, Freshness, Options};
 use super::token::{cached_token, token};
 use crate::cache::{CacheError, Cacher, Entry, Scope};
-use crate::storage::{self, codec};
+use crate::storage;
 use crate::verbs::engine::{Engine, storage_status};
 use crate::verbs::select::Selection;
 use crate::verbs::{Request, get, namespace_of, spans};
@@ -127,7 +127,7 @@ async fn from_etcd(
             left -= 1;
             evaluated += 1;
             start = format!("{}\0", stored.key);
-            match codec::entry(storage, &stored.key[base.len()..], &stored.value, stored.revision) {
+            match Entry::from_stored(storage, &stored.key[base.len()..], &stored.value, stored.revision) {
                 Ok(e) if selection.matches(&e) => {
                     items.push(Arc::new(e));
                     if o.limit > 0 && items.len() == o.limit && left > 0 {

@@ -16,11 +16,11 @@ use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
 use crate::api::{Api, DeleteArgs, Reader};
 use crate::cache::Cacher;
 use crate::machinery::identity::server_user;
+use crate::machinery::meta;
 use crate::machinery::tree;
 use crate::registry::core::address_ranges::{self, DEFAULT, RESOURCE, Range};
 use crate::registry::core::ip_allocator::{self, ALLOCATOR, FAMILY, MANAGED_BY, family};
 use crate::registry::core::service::ips_of;
-use crate::registry::meta;
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
 

@@ -17,8 +17,8 @@ use shared::status::Status;
 use crate::api::Api;
 use crate::backoff::Backoff;
 use crate::machinery::identity::server_user;
+use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::meta;
 use crate::verbs::engine::Engine;
 
 /// Time between two looks at everything.

@@ -14,13 +14,13 @@ const ANNOTATION_BYTES: usize = 256 * 1024;
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 /// A new object's metadata.
-pub(super) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn create(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
     any(object, rule, row, path, out);
     core_finalizers(row, object, path, out);
 }
 
 /// Validates the metadata that objects of all kinds share.
-pub(super) fn any(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn any(object: &Value, rule: NameRule, row: &Resource, path: &Path, out: &mut Vec<Error>) {
     let meta = get(object, "metadata");
     let prefix = text(meta, "generateName");
     if !prefix.is_empty() {
@@ -45,7 +45,7 @@ pub(super) fn any(object: &Value, rule: NameRule, row: &Resource, path: &Path, o
 }
 
 /// Metadata of an object inside another: what is there has to make sense, nothing has to be there.
-pub(super) fn embedded(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn embedded(meta: &Value, path: &Path, out: &mut Vec<Error>) {
     for (key, rule, prefix) in [
         ("generateName", NameRule::PathSegment, true),
         ("name", NameRule::PathSegment, false),
@@ -68,7 +68,7 @@ fn maps_and_lists(meta: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A map of labels.
-pub(super) fn labels(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn labels(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
     for (k, v) in entries(holder, key) {
         complain(out, path, k, label_key(k));
         let v = v.as_str().unwrap_or_default();
@@ -77,7 +77,7 @@ pub(super) fn labels(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error
 }
 
 /// A map of annotations.
-pub(super) fn annotations(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn annotations(meta: &Value, path: &Path, out: &mut Vec<Error>) {
     let mut total = 0;
     for (k, v) in entries(meta, "annotations") {
         complain(out, path, k, label_key(&k.to_lowercase()));
@@ -120,7 +120,7 @@ fn owners(meta: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// One finalizer.
-pub(super) fn finalizer(name: &str, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn finalizer(name: &str, path: &Path, out: &mut Vec<Error>) {
     complain(out, path, name, qualified_name(name));
     known_finalizer(name, path, out);
 }
@@ -132,7 +132,7 @@ fn known_finalizer(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Finalizers without a domain have to be known ones, except where upstream's generic library is the judge.
-pub(super) fn core_finalizers(row: &Resource, object: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn core_finalizers(row: &Resource, object: &Value, path: &Path, out: &mut Vec<Error>) {
     const GENERIC: [&str; 6] = [
         "admissionregistration.k8s.io",
         "apiextensions.k8s.io",
@@ -150,7 +150,7 @@ pub(super) fn core_finalizers(row: &Resource, object: &Value, path: &Path, out: 
 }
 
 /// Metadata of a template from which objects are made that have their own name.
-pub(super) fn template(meta: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn template(meta: &Value, path: &Path, out: &mut Vec<Error>) {
     /// Fields in the order of Go's struct, each with its first letter in lower case.
     const OTHERS: [(&str, &str); 13] = [
         ("name", "name"),
@@ -188,7 +188,7 @@ fn finalizers(meta: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A changed object's metadata.
-pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
     let (meta, before) = (get(new, "metadata"), get(old, "metadata"));
     if has(before, "deletionTimestamp") {
         let known = texts(before, "finalizers");
@@ -221,12 +221,12 @@ pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>
 }
 
 /// The text of an annotation.
-pub(super) fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
+pub(crate) fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
     text(at(object, &["metadata", "annotations"]), key)
 }
 
 /// A field that may not change: `field is immutable`.
-pub(super) fn immutable(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn immutable(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
     if !super::tree::same(new, old) {
         out.push(Error::invalid(path, new.clone(), "field is immutable"));
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-pub(super) use proto::selector::format::{
+pub(crate) use proto::selector::format::{
     SUBDOMAIN_MAX, dns1035_label, dns1123_label, dns1123_subdomain, is_subdomain, label_key, label_value, pattern,
     qualified_name, too_long,
 };
@@ -14,7 +14,7 @@ use super::options::{self, ValidationOption};
 
 /// Rule for names of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NameRule {
+pub(crate) enum NameRule {
     Subdomain,
     /// Like `Subdomain`, with `generateName` checked only as part of the final name.
     WholeSubdomain,
@@ -30,7 +30,7 @@ pub(super) enum NameRule {
 
 impl NameRule {
     /// Complaints about a name, or about a prefix that something will be appended to.
-    pub(super) fn check(self, name: &str, prefix: bool) -> Vec<String> {
+    pub(crate) fn check(self, name: &str, prefix: bool) -> Vec<String> {
         let part = if prefix { masked(name) } else { name.into() };
         match self {
             Self::WholeSubdomain if prefix => Vec::new(),
@@ -63,7 +63,7 @@ fn storage_version(name: &str) -> Vec<String> {
 }
 
 /// The name of a service.
-pub(super) fn service(name: &str) -> Vec<String> {
+pub(crate) fn service(name: &str) -> Vec<String> {
     if options::allows(ValidationOption::RelaxedServiceNameValidation) {
         dns1123_label(name)
     } else {
@@ -72,7 +72,7 @@ pub(super) fn service(name: &str) -> Vec<String> {
 }
 
 /// Something that can stand in a URL path.
-pub(super) fn path_segment(name: &str, prefix: bool) -> Vec<String> {
+pub(crate) fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     if !prefix && matches!(name, "." | "..") {
         return vec![format!("may not be '{name}'")];
     }
@@ -80,12 +80,12 @@ pub(super) fn path_segment(name: &str, prefix: bool) -> Vec<String> {
 }
 
 /// Adds a complaint for each message.
-pub(super) fn complain(out: &mut Vec<Error>, path: &Path, value: &str, messages: Vec<String>) {
+pub(crate) fn complain(out: &mut Vec<Error>, path: &Path, value: &str, messages: Vec<String>) {
     out.extend(messages.into_iter().map(|m| Error::invalid(path, value, &m)));
 }
 
 /// A key of a config map or secret.
-pub(super) fn config_key(key: &str) -> Vec<String> {
+pub(crate) fn config_key(key: &str) -> Vec<String> {
     let mut out = Vec::new();
     if key.len() > 253 {
         out.push(too_long(253));
@@ -103,7 +103,7 @@ pub(super) fn config_key(key: &str) -> Vec<String> {
 }
 
 /// An environment variable name: printable ASCII without `=`.
-pub(super) fn env_var(name: &str) -> Vec<String> {
+pub(crate) fn env_var(name: &str) -> Vec<String> {
     if !name.is_empty() && name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=') {
         return Vec::new();
     }
@@ -111,7 +111,7 @@ pub(super) fn env_var(name: &str) -> Vec<String> {
 }
 
 /// A port name of a container or service.
-pub(super) fn port_name(name: &str) -> Vec<String> {
+pub(crate) fn port_name(name: &str) -> Vec<String> {
     let mut out = Vec::new();
     if name.len() > 15 {
         out.push(too_long(15));
@@ -132,24 +132,24 @@ pub(super) fn port_name(name: &str) -> Vec<String> {
 }
 
 /// A port number.
-pub(super) fn port_number(port: i64) -> Vec<String> {
+pub(crate) fn port_number(port: i64) -> Vec<String> {
     if (1..=65535).contains(&port) { Vec::new() } else { vec![between(1, 65535)] }
 }
 
 /// `must be between 1 and 9, inclusive`.
-pub(super) fn between(low: i64, high: i64) -> String {
+pub(crate) fn between(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
 
 /// A number that may not be negative.
-pub(super) fn not_negative(out: &mut Vec<Error>, path: Path, value: Option<i64>) {
+pub(crate) fn not_negative(out: &mut Vec<Error>, path: Path, value: Option<i64>) {
     if let Some(value) = value.filter(|v| *v < 0) {
         out.push(Error::invalid(path, value, "must be greater than or equal to 0"));
     }
 }
 
 /// An IP address in any accepted spelling.
-pub(super) fn ip(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<IpAddr> {
+pub(crate) fn ip(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<IpAddr> {
     let parsed = address::ip(value);
     if parsed.is_none() {
         out.push(Error::invalid(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"));
@@ -158,7 +158,7 @@ pub(super) fn ip(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<IpAdd
 }
 
 /// A network such as `10.0.0.0/8` in any accepted spelling.
-pub(super) fn cidr(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<ipnet::IpNet> {
+pub(crate) fn cidr(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<ipnet::IpNet> {
     let parsed = address::network(value);
     if parsed.is_none() {
         out.push(Error::invalid(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"));
@@ -167,7 +167,7 @@ pub(super) fn cidr(out: &mut Vec<Error>, path: &Path, value: &str) -> Option<ipn
 }
 
 /// An address that services and endpoints may not use.
-pub(super) fn special_ip(out: &mut Vec<Error>, path: &Path, value: &str) {
+pub(crate) fn special_ip(out: &mut Vec<Error>, path: &Path, value: &str) {
     let Some(ip) = address::ip(value) else { return };
     let mut no = |what: &str| out.push(Error::invalid(path, value, what));
     if ip.is_unspecified() {
@@ -193,13 +193,13 @@ pub(super) fn special_ip(out: &mut Vec<Error>, path: &Path, value: &str) {
 }
 
 /// A percentage such as `25%`, as a whole number.
-pub(super) fn percent(text: &str) -> Option<i64> {
+pub(crate) fn percent(text: &str) -> Option<i64> {
     let digits = text.strip_suffix('%')?;
     (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
 /// Error text for a malformed percentage.
-pub(super) fn percent_complaint() -> String {
+pub(crate) fn percent_complaint() -> String {
     pattern("a valid percent string must be a numeric string followed by an ending '%'", "[0-9]+%", &["1%", "93%"])
 }
 

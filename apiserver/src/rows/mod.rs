@@ -2,7 +2,13 @@
 //! come and go.
 //!
 //! One port for everybody who asks what is served (routing, discovery, caches, admission, in-process writes). Readers
-//! take a snapshot and never wait; the one writer is the controller of custom resource definitions.
+//! take a snapshot and never wait; the one writer is the controller of custom resource definitions. Which compiled-in
+//! rows are served and in which version they are stored comes of flags and gates ([`ResourceConfig`]). Must not know what
+//! is particular about a kind.
+
+mod deprecation;
+mod resource_config;
+mod stored;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,7 +19,9 @@ use arc_swap::ArcSwap;
 use proto::resources::{self, Resource, Row};
 use tokio::sync::Notify;
 
-use super::ResourceConfig;
+pub use deprecation::deprecation_warning;
+pub use resource_config::{EmulatedApis, ResourceConfig, select_resources};
+pub use stored::storage_hash;
 
 /// Rows of custom resources by group and plural, versions best first.
 type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
@@ -208,6 +216,17 @@ pub fn version_rank(version: &str) -> (u8, std::cmp::Reverse<u64>, std::cmp::Rev
         Some((rank, major, minor)) => (rank, major, minor, String::new()),
         None => (3, Reverse(0), Reverse(0), version.to_owned()),
     }
+}
+
+/// The row writes of a row work in: that in whose version objects are kept, but custom resources are judged in the
+/// version of the request.
+pub fn working(row: &Row) -> Row {
+    if row.custom.is_some() { row.clone() } else { row.storage() }
+}
+
+/// `pods` or `deployments.apps`: the resource as error messages name it.
+pub fn qualified(row: &Resource) -> String {
+    if row.group.is_empty() { row.plural.to_string() } else { format!("{}.{}", row.plural, row.group) }
 }
 
 #[cfg(test)]

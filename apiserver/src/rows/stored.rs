@@ -12,7 +12,7 @@ use proto::resources::{self, Resource, Row};
 use sha2::{Digest as _, Sha256};
 
 use super::resource_config::introduced_in;
-use super::rows::version_rank;
+use super::version_rank;
 
 /// Resources whose version upstream has fixed: it is that of the IDL, whoever else reads them.
 const FIXED: &[(&str, &str)] = &[

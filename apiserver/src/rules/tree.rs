@@ -8,27 +8,27 @@ static NULL: Value = Value::Null;
 static EMPTY: Vec<Value> = Vec::new();
 
 /// A field, or null.
-pub(super) fn get<'a>(value: &'a Value, key: &str) -> &'a Value {
+pub(crate) fn get<'a>(value: &'a Value, key: &str) -> &'a Value {
     value.get(key).unwrap_or(&NULL)
 }
 
 /// A field of nested structs, or null.
-pub(super) fn at<'a>(value: &'a Value, keys: &[&str]) -> &'a Value {
+pub(crate) fn at<'a>(value: &'a Value, keys: &[&str]) -> &'a Value {
     keys.iter().fold(value, |v, k| get(v, k))
 }
 
 /// Present and not null.
-pub(super) fn has(value: &Value, key: &str) -> bool {
+pub(crate) fn has(value: &Value, key: &str) -> bool {
     !get(value, key).is_null()
 }
 
 /// A text field.
-pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     get(value, key).as_str().unwrap_or_default()
 }
 
 /// A whole number field.
-pub(super) fn int(value: &Value, key: &str) -> Option<i64> {
+pub(crate) fn int(value: &Value, key: &str) -> Option<i64> {
     get(value, key).as_i64()
 }
 
@@ -43,22 +43,22 @@ pub(crate) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 }
 
 /// A list field with texts.
-pub(super) fn texts<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
+pub(crate) fn texts<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
     list(value, key).iter().filter_map(Value::as_str).collect()
 }
 
 /// The entries of a map field.
-pub(super) fn entries<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+pub(crate) fn entries<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
     get(value, key).as_object().into_iter().flat_map(Map::iter)
 }
 
 /// A map field is there and has entries.
-pub(super) fn has_entries(value: &Value, key: &str) -> bool {
+pub(crate) fn has_entries(value: &Value, key: &str) -> bool {
     entries(value, key).next().is_some()
 }
 
 /// A quantity; zero when malformed (decoding refuses those).
-pub(super) fn quantity(value: &Value) -> Quantity {
+pub(crate) fn quantity(value: &Value) -> Quantity {
     let text = match value {
         Value::String(s) => s.clone(),
         Value::Null => "0".to_owned(),
@@ -68,7 +68,7 @@ pub(super) fn quantity(value: &Value) -> Quantity {
 }
 
 /// Equality where absent, null, empty lists and empty maps are the same.
-pub(super) fn same(a: &Value, b: &Value) -> bool {
+pub(crate) fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {
             x.iter().all(|(k, v)| same(v, y.get(k).unwrap_or(&NULL)))
@@ -80,7 +80,7 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// Reports whether a value is the zero value of Go.
-pub(super) fn is_empty(value: &Value) -> bool {
+pub(crate) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(list) => list.is_empty(),
@@ -92,7 +92,7 @@ pub(super) fn is_empty(value: &Value) -> bool {
 }
 
 /// A copy without some fields.
-pub(super) fn without(value: &Value, keys: &[&str]) -> Value {
+pub(crate) fn without(value: &Value, keys: &[&str]) -> Value {
     let mut copy = value.clone();
     if let Some(map) = copy.as_object_mut() {
         for key in keys {
