@@ -31,6 +31,7 @@ pub mod peers;
 pub mod printers;
 pub mod registry;
 mod reloads;
+mod rest;
 pub mod rows;
 pub mod rules;
 mod run;

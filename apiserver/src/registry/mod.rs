@@ -1,8 +1,7 @@
-//! The registry: rows (from `proto::resources`) joined with what is particular about each kind. Answers for upstream's
-//! `pkg/registry/generic/registry` (`Store`).
+//! The registry: what is particular about each kind, by its row (`proto::resources`).
 //!
-//! Data and small pure functions; the pipelines in `verbs` run them. Nothing here talks HTTP. The allocators under
-//! `core` are the only parts that touch storage.
+//! Data and small pure functions; the pipelines in `verbs` run them. Nothing here talks HTTP or touches storage: what a
+//! kind does around its writes is in `rest`, above the engine.
 
 pub(crate) mod api_services;
 pub(crate) mod apiextensions;

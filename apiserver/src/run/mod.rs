@@ -23,9 +23,8 @@ use crate::audit::Audit;
 use crate::bootstrap::{self, Progress};
 use crate::connect::Connect;
 use crate::election;
-use crate::registry::core::ip_allocator;
-use crate::registry::core::kubernetes_service::Reconciler;
-use crate::registry::core::service::Services;
+use crate::rest::kubernetes_service::Reconciler;
+use crate::rest::{Services, ip_allocator};
 use crate::serve::debug_socket;
 use crate::serve::health::{Health, Milestones, Results, StartGracePeriods};
 use crate::serve::{GracefulShutdown, Server, listen};
@@ -96,7 +95,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let caches = etcd::cache(&process, &store, settings.encodings, settings.caching);
     etcd::look_after(&process, &store);
 
-    let engine = pipeline::engine(&process, settings.objects, store, caches);
+    let (engine, services) = pipeline::engine(&process, settings.objects, store, caches);
     let cx = pipeline::context(&process, &engine, &addresses, &settings.egress);
     let access = access::access(&cx).await?;
     pipeline::complete(&engine, &access, &cx)?;
@@ -106,7 +105,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let peers = work::follow_peers(&process, &cx, &aggregator, &engine.store)?;
     let bootstrap = bootstrap::start(&cx, access.rbac_enabled(), engine.versions.clone());
     let reconciler = Arc::new(Reconciler {
-        engine: engine.clone(),
+        services: services.clone(),
         api: cx.api.clone(),
         address: addresses.advertise,
         port: addresses.port,
@@ -115,11 +114,11 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     });
     work::keep_namespaces(&process, &cx.api);
     work::keep_service(&process, &cx.api, reconciler.clone());
-    work::repair_services(&process, &cx, &engine);
+    work::repair_services(&process, &cx, &services);
     work::hold_elections(&cx);
 
     let health = health(&process, &engine, bootstrap, encryption);
-    let names = names(&engine.services);
+    let names = names(&services);
     let address = SocketAddr::new(addresses.advertise, addresses.port).to_string();
     let connect = Connect::new(flags, cx.api.clone(), settings.egress)?;
     let audit =

@@ -13,6 +13,7 @@ use crate::admission::Caller;
 use crate::api::{Api, Context, Permits};
 use crate::cache::{CacheReader, CacheRegistry};
 use crate::egress::Egress;
+use crate::rest::{AllocationStorage, CoreActions, Services};
 use crate::serve::listen::Addresses;
 use crate::storage::Store;
 use crate::verbs::InProcess;
@@ -32,14 +33,23 @@ impl Permits for AdmissionAuthorizer {
     }
 }
 
-pub(super) fn engine(process: &Process, objects: Objects, store: Store, caches: Arc<CacheRegistry>) -> Arc<Engine> {
-    let Objects { rows, services, policy, gated, versions, event_ttl } = objects;
-    Arc::new(Engine {
+/// The engine with the storages of the core group above it.
+pub(super) fn engine(
+    process: &Process,
+    objects: Objects,
+    store: Store,
+    caches: Arc<CacheRegistry>,
+) -> (Arc<Engine>, Arc<Services>) {
+    let Objects { rows, services, binding, policy, gated, versions, event_ttl } = objects;
+    let backend = AllocationStorage { rows: rows.clone(), store: store.clone(), caches: caches.clone() };
+    let services = Arc::new(Services::new(services, Arc::new(backend), process.tasks.clone()));
+    let engine = Engine {
         rows,
         store,
         caches,
         etcd_lists: Semaphore::new(ETCD_LISTS),
-        services,
+        hook: services.clone(),
+        actions: Arc::new(CoreActions { binding }),
         policy,
         gated,
         versions,
@@ -51,7 +61,8 @@ pub(super) fn engine(process: &Process, objects: Objects, store: Store, caches: 
         caller: OnceLock::new(),
         closing: process.closing.clone(),
         answered: process.answered.clone(),
-    })
+    };
+    (Arc::new(engine), services)
 }
 
 /// Builds the context of all components.

@@ -10,10 +10,9 @@ use crate::bootstrap::StorageVersions;
 use crate::egress::Egress;
 use crate::negotiate::Media;
 use crate::registry::FieldGates;
-use crate::registry::core::binding::BindingEffects;
-use crate::registry::core::kubernetes_service::{self, ReconcilerType};
-use crate::registry::core::node_ports::PortRange;
-use crate::registry::core::service::Services;
+use crate::rest::kubernetes_service::{self, ReconcilerType};
+use crate::rest::node_ports::PortRange;
+use crate::rest::{BindingEffects, ServiceRanges};
 use crate::rows;
 use crate::rows::Rows;
 use crate::serve::ResponsePolicy;
@@ -40,7 +39,8 @@ pub(super) struct Settings {
 /// Settings of objects and their storage.
 pub(super) struct Objects {
     pub(super) rows: Rows,
-    pub(super) services: Services,
+    pub(super) services: ServiceRanges,
+    pub(super) binding: BindingEffects,
     pub(super) policy: Policy,
     pub(super) gated: FieldGates,
     pub(super) versions: Option<Arc<StorageVersions>>,
@@ -67,6 +67,10 @@ impl Settings {
                 event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
                 rows,
                 services,
+                binding: BindingEffects {
+                    clears_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
+                    labels: flags.enabled("PodTopologyLabelsAdmission"),
+                },
             },
             addresses,
             response_policy,
@@ -79,10 +83,6 @@ impl Settings {
 fn policy(flags: &FlagSet, shortest_watch: u64) -> anyhow::Result<Policy> {
     Ok(Policy {
         allow_privileged: flags.boolean("allow-privileged"),
-        binding: BindingEffects {
-            clears_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
-            labels: flags.enabled("PodTopologyLabelsAdmission"),
-        },
         media: Media { cbor: flags.enabled("CBORServingAndStorage"), stores_json: storage::stores_json(flags)? },
         delete_workers: usize::try_from(flags.integer("delete-collection-workers")).unwrap_or(1).clamp(1, 64),
         collects_garbage: flags.boolean("enable-garbage-collector"),
@@ -92,7 +92,7 @@ fn policy(flags: &FlagSet, shortest_watch: u64) -> anyhow::Result<Policy> {
     })
 }
 
-fn services(flags: &FlagSet) -> anyhow::Result<Services> {
+fn services(flags: &FlagSet) -> anyhow::Result<ServiceRanges> {
     let text = flags.string("service-cluster-ip-range");
     let text = if text.is_empty() { "10.0.0.0/24".to_owned() } else { text };
     let mut ranges = Vec::new();
@@ -103,7 +103,7 @@ fn services(flags: &FlagSet) -> anyhow::Result<Services> {
     anyhow::ensure!(ranges.len() <= 2, "service-cluster-ip-range must not contain more than two entries");
     let text = flags.string("service-node-port-range");
     let ports = PortRange::parse(&text).with_context(|| format!("invalid --service-node-port-range {text:?}"))?;
-    Ok(Services::new(ranges, ports))
+    Ok(ServiceRanges { addresses: ranges, ports })
 }
 
 fn rows(flags: &FlagSet) -> anyhow::Result<Rows> {

@@ -18,9 +18,9 @@ use crate::egress::{Egress, NetworkContext};
 use crate::election;
 use crate::machinery::identity;
 use crate::peers::Peers;
-use crate::registry::core::default_range::DefaultRange;
-use crate::registry::core::kubernetes_service::Reconciler;
-use crate::registry::core::{repair, system_namespaces};
+use crate::rest::default_range::DefaultRange;
+use crate::rest::kubernetes_service::Reconciler;
+use crate::rest::{Services, repair, system_namespaces};
 use crate::rows::builtin;
 use crate::storage::Store;
 use crate::verbs::engine::Engine;
@@ -113,7 +113,7 @@ pub(super) fn keep_namespaces(process: &Process, api: &Api) {
 
 /// The service `kubernetes`, its endpoints, and the range its address is of.
 pub(super) fn keep_service(process: &Process, api: &Api, reconciler: Arc<Reconciler>) {
-    let ranges = reconciler.engine.services.ranges.iter().map(ToString::to_string).collect();
+    let ranges = reconciler.services.ranges.iter().map(ToString::to_string).collect();
     let mut range = DefaultRange::new(api.clone(), ranges);
     let (api, range_there, service_there) =
         (api.clone(), process.reaches(|m| &m.cidr), process.reaches(|m| &m.service));
@@ -144,10 +144,11 @@ pub(super) fn hold_elections(cx: &Context) {
 }
 
 /// Brings what services have in line with what is noted as taken.
-pub(super) fn repair_services(process: &Process, cx: &Context, engine: &Arc<Engine>) {
+pub(super) fn repair_services(process: &Process, cx: &Context, services: &Services) {
     let reached = process.reaches(|m| &m.addresses);
-    let addresses = repair::addresses::run(engine.clone(), cx.reader.clone(), cx.api.clone(), reached);
+    let addresses = repair::addresses::run(services.backend.clone(), cx.reader.clone(), cx.api.clone(), reached);
     process.until_shutdown("cluster-address-repair", addresses);
-    let ports = repair::ports::run(engine.clone(), cx.api.clone(), process.reaches(|m| &m.ports));
+    let ports =
+        repair::ports::run(services.backend.clone(), services.ports, cx.api.clone(), process.reaches(|m| &m.ports));
     process.until_shutdown("node-port-repair", ports);
 }

@@ -129,7 +129,7 @@ impl Server {
         }
         self.meters.publish();
         self.caches.publish(&self.engine.caches, self.response_policy.sizes);
-        self.engine.services.publish(&self.engine);
+        self.engine.hook.publish();
         constants::publish(self.response_policy.emulation);
         if let Some(flow) = self.flow() {
             flow.publish();

@@ -10,7 +10,7 @@ use shared::status::{Status, go_quote};
 
 use super::engine::Engine;
 use super::{Reply, Request, accepted, namespace_of, spans, table};
-use crate::cache::{CacheError, Cacher, Entry, Raw};
+use crate::cache::{CacheError, CacheRegistry, Cacher, Entry, Raw};
 use crate::storage::{self, codec};
 
 /// Reads a `resourceVersion` parameter; the error is that of GET and WATCH.
@@ -42,7 +42,7 @@ pub async fn entry(
     let Some(at) = at else {
         // A cache that is as new as etcd answers for it; where there is none, one object is not worth making it.
         if let Some(cacher) = engine.caches.running(storage)
-            && catch_up(engine, &cacher, storage).await.is_ok()
+            && catch_up(&engine.caches, &cacher, storage).await.is_ok()
         {
             match cacher.current(&short).map_err(restarting)? {
                 Some(found) => return single(engine.in_version(row, vec![found]).await?).ok_or_else(missing),
@@ -124,9 +124,9 @@ pub async fn wait_for_revision(engine: &Engine, cacher: &Cacher, storage: &Row, 
 }
 
 /// Waits until the cache of a resource is as new as etcd is now. Returns the revision reached.
-pub async fn catch_up(engine: &Engine, cacher: &Cacher, storage: &Row) -> Result<i64, storage::Error> {
+pub async fn catch_up(caches: &CacheRegistry, cacher: &Cacher, storage: &Row) -> Result<i64, storage::Error> {
     let since = Instant::now();
-    let reached = engine.caches.progress(storage).catch_up().await;
+    let reached = caches.progress(storage).catch_up().await;
     cacher.reads(storage).observe_wait(since);
     reached
 }

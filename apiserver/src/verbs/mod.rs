@@ -52,6 +52,7 @@ use engine::{Engine, Target};
 pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};
 pub use route::{Route, is_unserved, route};
+pub use subresources::{Acting, Actions};
 
 /// A request that may proceed.
 pub struct Request {

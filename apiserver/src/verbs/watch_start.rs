@@ -69,7 +69,7 @@ impl WatchRequest<'_> {
     /// The place, once the cache has got there, and the revision up to which changes are known to the client.
     async fn start_at(&self, cacher: &Cacher) -> Result<(Start, i64), Status> {
         let (engine, storage) = (self.engine, self.storage);
-        let now = async || get::catch_up(engine, cacher, storage).await.map_err(|e| storage_status(&e));
+        let now = async || get::catch_up(&engine.caches, cacher, storage).await.map_err(|e| storage_status(&e));
         match (self.send_initial, self.at) {
             (Some(true), Some(n)) if n > 0 => {
                 get::wait_for_revision(engine, cacher, storage, n).await?;

@@ -1,5 +1,5 @@
-//! Update of a Service: values patched from the stored object, and allocations released. Pure; [`super::service`]
-//! releases them once the update is written. Answers for upstream's `patchAllocatedValues`, `dropTypeDependentFields`.
+//! Update of a Service: values patched from the stored object, and allocations that it has no more. Pure; [`super::service`]
+//! holds the fields they depend on. Answers for upstream's `patchAllocatedValues`, `dropTypeDependentFields`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub fn prepare(new: &mut Value, old: &Value) {
 }
 
 /// A PUT that leaves allocated values out keeps them, as long as the type still has use for them.
-pub(super) fn inherit(spec: &mut Spec, old: &Spec) {
+pub fn inherit(spec: &mut Spec, old: &Spec) {
     if needs_cluster_ip(spec) && needs_cluster_ip(old) {
         inherit_addresses(spec, old);
     }
@@ -36,7 +36,7 @@ pub(super) fn inherit(spec: &mut Spec, old: &Spec) {
     }
 }
 
-fn inherit_addresses(spec: &mut Spec, old: &Spec) {
+pub fn inherit_addresses(spec: &mut Spec, old: &Spec) {
     if text(spec, "clusterIP").is_empty()
         && let Some(ip) = old.get("clusterIP")
     {
@@ -62,7 +62,7 @@ fn fill(spec: &mut Spec, old: &Spec, key: &str) {
 }
 
 /// A port is the same as before when it has the same name, whatever else of it changed.
-fn inherit_node_ports(spec: &mut Spec, old: &Spec) {
+pub fn inherit_node_ports(spec: &mut Spec, old: &Spec) {
     let said: BTreeSet<u16> = ports_of(spec).into_iter().collect();
     let theirs = old.get("ports").and_then(Value::as_array).into_iter().flatten();
     let known: BTreeMap<&str, &Value> =

@@ -92,7 +92,7 @@ impl Engine {
                 WriteResult::Done(revision) => {
                     let gone = step != Deletion::Marked;
                     if gone && !options.dry_run {
-                        self.services.after_delete(self, storage, &before).await;
+                        self.after_delete(storage, &before).await;
                     }
                     meta::set_text(&mut object, "resourceVersion", &revision.to_string());
                     return Ok(Deleted { object, gone });
@@ -100,6 +100,13 @@ impl Engine {
             }
         }
         Err(conflict(t.row, t.name))
+    }
+
+    /// Runs what follows from the delete of an object that is gone.
+    pub(super) async fn after_delete(&self, storage: &Row, object: &Value) {
+        if let Some(following) = self.hook.after_delete(self, storage, object) {
+            following.await;
+        }
     }
 
     async fn remove(&self, key: &str, revision: i64) -> Result<WriteResult, Status> {

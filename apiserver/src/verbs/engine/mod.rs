@@ -8,6 +8,7 @@
 mod admission;
 mod delete;
 mod forms;
+mod hook;
 mod update;
 
 use std::pin::pin;
@@ -24,6 +25,7 @@ use tokio::sync::Semaphore;
 
 use super::closing::WatchTermination;
 use super::outcome::{Outcome, PendingWrite};
+use super::subresources::Actions;
 use super::version_converter::Conversions;
 use crate::admission::{Chain, Operation};
 use crate::api::{Permits, TokenIssuer, VirtualResources};
@@ -34,14 +36,13 @@ use crate::crd::convert::WebhookClient;
 use crate::machinery::meta;
 use crate::machinery::query::WriteOptions;
 use crate::negotiate::Media;
-use crate::registry::core::binding::BindingEffects;
-use crate::registry::core::service::Services;
 use crate::registry::strategy::{self, StrategyCx};
 use crate::registry::{FieldGates, owners};
 use crate::rows::{Rows, qualified, working};
 use crate::storage::{self, Store, Stored, WriteResult, codec};
 use crate::validation;
 pub use delete::{DeleteOptions, Deleted};
+pub use hook::{Begin, Release, Reservation, WriteHook};
 
 /// Rounds of an update that keeps losing races.
 pub(in crate::verbs) const UPDATE_ROUNDS: usize = 50;
@@ -53,8 +54,6 @@ const NAME_ROUNDS: usize = 8;
 pub struct Policy {
     /// `--allow-privileged`.
     pub allow_privileged: bool,
-    /// Effects of a binding besides setting the node.
-    pub binding: BindingEffects,
     /// Media types the server speaks.
     pub media: Media,
     /// `--delete-collection-workers`: objects of a collection that are deleted at the same time.
@@ -81,8 +80,10 @@ pub struct Engine {
     /// Lists that are read from etcd and not from a cache, at one time. Those that wait cost nothing; those that run
     /// each hold their objects and share processors and etcd.
     pub etcd_lists: Semaphore,
-    /// Service addresses and ports.
-    pub services: Services,
+    /// Work around the writes of some kinds.
+    pub hook: Arc<dyn WriteHook>,
+    /// Subresources and kinds that are actions.
+    pub actions: Arc<dyn Actions>,
     /// Settings of the operator.
     pub policy: Policy,
     /// Fields that writes lose.
@@ -259,28 +260,37 @@ impl Engine {
         let mut cx = StrategyCx { user: t.user, warnings: &mut t.warnings, gated: &self.gated };
         strategy.create(storage, &mut object, &mut cx);
         // Services are judged with what they were given: there being nothing to give is said first, and alone.
-        let allocation = self.services.before_create(self, storage, &mut object, t.options.dry_run).await?;
+        let mut reservation = match self.hook.begin_create(storage, &mut object, t.options.dry_run) {
+            Some(begin) => begin.await?,
+            None => Reservation::default(),
+        };
+        let created = self.create_validated(t, storage, object, &mut reservation).await;
+        reservation.settle().await;
+        created
+    }
+
+    /// Creates an object that is complete, if nothing is wrong with it.
+    async fn create_validated(
+        &self,
+        t: &mut Target<'_>,
+        storage: &Row,
+        mut object: Value,
+        reservation: &mut Reservation,
+    ) -> Result<Outcome, Status> {
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
         errors.extend(
             self.gated.relaxed.validating(storage, None, || validation::validate_create(t.row, storage, &object)),
         );
         errors.extend(self.gated.validate_gated(storage, "", &object, None));
-        if let Err(refused) = self.refuse(t, storage, &object, true, errors) {
-            self.services.undo(self, allocation).await;
-            return Err(refused);
-        }
+        self.refuse(t, storage, &object, true, errors)?;
         let warned = || validation::warnings(storage, "", &object, None);
         t.warnings.extend(self.gated.relaxed.validating(storage, None, warned));
         let name = meta::text(&object, "name").to_owned();
-        if let Err(refused) = self.validate_creation(t, &mut object).await {
-            self.services.undo(self, allocation).await;
-            return Err(refused);
-        }
+        self.validate_creation(t, &mut object).await?;
         let key = self.key(storage, t.namespace, &name);
         let given = meta::metadata(&mut object).remove("resourceVersion").unwrap_or_default();
         let given = given.as_str().unwrap_or_default();
         if !t.options.dry_run && given.parse::<u64>().is_ok_and(|revision| revision != 0) {
-            self.services.undo(self, allocation).await;
             return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
         }
         if t.options.dry_run {
@@ -294,15 +304,10 @@ impl Engine {
             return Ok(Outcome::Tree(object));
         }
         let stored = {
-            let storing = pin!(self.store_new(t, storage, &key, object));
+            let storing = pin!(self.store_new(t, storage, &key, object, reservation));
             self.store.creating(storage, &key, storing).await?
         };
-        let refused = match stored {
-            Ok(outcome) => return Ok(outcome),
-            Err(there) => taken(t.row, storage, &name, there.as_ref()),
-        };
-        self.services.undo(self, allocation).await;
-        Err(refused)
+        stored.map_err(|there| taken(t.row, storage, &name, there.as_ref()))
     }
 
     /// Writes an object where there must be none; the inner error is what is there.
@@ -312,18 +317,25 @@ impl Engine {
         storage: &Row,
         key: &str,
         object: Value,
+        reservation: &mut Reservation,
     ) -> Result<Result<Outcome, Option<Stored>>, Status> {
         let mut pending = self.encode_pending(storage, object).await?;
         let ttl = strategy::strategy_of(t.row).expires.then_some(self.event_ttl);
+        reservation.sent();
         let mut written = self.store.create(key, pending.bytes().to_vec(), ttl).await;
         if written.as_ref().is_err_and(|e| t.too_large(&storage_status(e))) {
+            reservation.refused();
             pending = pending.without_managed_fields(self, storage).await?;
+            reservation.sent();
             written = self.store.create(key, pending.bytes().to_vec(), ttl).await;
         }
         // It may have been written all the same: what nobody has is found later.
         match written.map_err(|e| storage_status(&e))? {
             WriteResult::Done(revision) => pending.finish_traced(self, storage, revision).await.map(Ok),
-            WriteResult::Lost(there) => Ok(Err(there)),
+            WriteResult::Lost(there) => {
+                reservation.refused();
+                Ok(Err(there))
+            }
         }
     }
 

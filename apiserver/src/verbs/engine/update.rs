@@ -12,10 +12,9 @@ use super::super::original::{OriginalState, Retry};
 use super::super::outcome::Outcome;
 use super::super::preconditions::check_revision;
 use super::super::update_meters;
-use super::{Change, Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
+use super::{Change, Engine, Reservation, Target, UPDATE_ROUNDS, conflict, storage_status};
 use crate::crd;
 use crate::machinery::meta;
-use crate::registry::core::service::{Allocation, freed};
 use crate::registry::owners;
 use crate::registry::strategy::{self, Strategy};
 use crate::rows::working;
@@ -137,19 +136,16 @@ impl Engine {
         change: &mut Change<'_>,
     ) -> Result<Result<Outcome, Retry>, Status> {
         let old = self.in_storage_version(storage, original.tree(storage)?).await?;
-        let (mut new, allocation) = self.apply_change(t, storage, original, &old, change).await?;
-        if let Err(refused) = self.validate(t, storage, &mut new, &old).await {
-            self.services.undo(self, allocation).await;
-            return Err(refused);
-        }
-        let replaced = self.replace(t, storage, key, original, new, old).await?;
-        if replaced.is_err() {
-            self.services.undo(self, allocation).await;
-        }
-        Ok(replaced)
+        let (mut new, mut reservation) = self.apply_change(t, storage, original, &old, change).await?;
+        let replaced = match self.validate(t, storage, &mut new, &old).await {
+            Ok(()) => self.replace(t, storage, (key, original), new, old, &mut reservation).await,
+            Err(refused) => Err(refused),
+        };
+        reservation.settle().await;
+        replaced
     }
 
-    /// The object as its change, admission and its strategy leave it, and what a service was given for it.
+    /// The object as its change, admission and its strategy leave it, and what its hook took for it.
     async fn apply_change(
         &self,
         t: &mut Target<'_>,
@@ -157,7 +153,7 @@ impl Engine {
         original: &OriginalState,
         old: &Value,
         change: &mut Change<'_>,
-    ) -> Result<(Value, Allocation), Status> {
+    ) -> Result<(Value, Reservation), Status> {
         let strategy = strategy::strategy_of(t.row);
         let own = t.row.custom.is_some() || t.row.is_storage();
         let new = if own {
@@ -177,10 +173,13 @@ impl Engine {
         meta::carry_over(&mut new, old);
         self.gated.drop_disabled_fields(storage, &mut new, Some(old));
         let (which, dry) = ((&**storage, t.subresource), t.options.dry_run);
-        let allocation = self.services.before_update(self, which, &mut new, old, dry).await?;
+        let reservation = match self.hook.begin_update(which, &mut new, old, dry) {
+            Some(begin) => begin.await?,
+            None => Reservation::default(),
+        };
         let whole = self.gated.whole_resize;
         prepare(strategy, (storage, t.subresource), &mut new, old, whole);
-        Ok((new, allocation))
+        Ok((new, reservation))
     }
 
     /// Validation, and admission's judgement of what passed it.
@@ -203,10 +202,10 @@ impl Engine {
         &self,
         t: &Target<'_>,
         storage: &Row,
-        key: &str,
-        original: &OriginalState,
+        (key, original): (&str, &OriginalState),
         mut new: Value,
         old: Value,
+        reservation: &mut Reservation,
     ) -> Result<Result<Outcome, Retry>, Status> {
         meta::set_text(&mut new, "resourceVersion", meta::text(&old, "resourceVersion"));
         // A write that changes nothing but the times of its owners changes nothing.
@@ -214,17 +213,19 @@ impl Engine {
         meta::metadata(&mut new).remove("resourceVersion");
         let (strategy, dry) = (strategy::strategy_of(t.row), t.options.dry_run);
         let deletable = meta::is_deletable(&new) && !strategy.holds.is_some_and(|f| f(&new));
-        let freed = if dry || deletable { Allocation::default() } else { freed(storage, &new, &old) };
+        let surplus = if dry || deletable { None } else { self.hook.surplus(storage, &new, &old) };
         let count = strategy.counts.filter(|_| !dry).and_then(|counts| counts(&new, &old));
         let pending = self.encode_pending(storage, new).await?;
         let gone = (deletable && !dry).then_some(old);
         let revision = original.revision();
+        reservation.sent();
         let written = if dry {
             Ok(WriteResult::Done(revision))
         } else if deletable {
             self.store.delete_if(key, revision).await
         } else if original.holds(storage, pending.bytes()) {
             if !original.is_current() {
+                reservation.refused();
                 return Ok(Err(Retry::StaleCache));
             }
             Ok(WriteResult::Done(revision))
@@ -235,14 +236,21 @@ impl Engine {
         };
         let revision = match written.map_err(|e| storage_status(&e))? {
             WriteResult::Done(revision) => revision,
-            WriteResult::Lost(there) => return Ok(Err(Retry::Conflict(there))),
+            WriteResult::Lost(there) => {
+                reservation.refused();
+                return Ok(Err(Retry::Conflict(there)));
+            }
         };
         if let Some(count) = count {
             count();
         }
-        self.services.undo(self, freed).await;
+        if let Some(release) = surplus {
+            release.await;
+        }
         if let Some(old) = gone {
-            self.services.after_delete(self, storage, &old).await;
+            // Nor does anybody have what the change was given.
+            reservation.refused();
+            self.after_delete(storage, &old).await;
         }
         pending.finish_traced(self, storage, revision).await.map(Ok)
     }

@@ -188,7 +188,7 @@ async fn find_cached(
     let progress = engine.caches.progress(storage);
     let at_least = match o.moment {
         Freshness::Now => {
-            let reached = get::catch_up(engine, &cacher, storage).await;
+            let reached = get::catch_up(&engine.caches, &cacher, storage).await;
             cacher.reads(storage).observe_consistent_read(reached.is_ok());
             reached.map_err(|e| storage_status(&e))?
         }

@@ -1,15 +1,22 @@
 //! Binding a pod to a node. Answers for upstream's `BindingREST.Create`, `setPodHostAndAnnotations`.
 
+use std::sync::Arc;
+
 use proto::Value;
+use proto::resources::Row;
 use serde_json::Map;
 use shared::status::Status;
 use shared::status::field::aggregate;
 
+use crate::admission::Operation;
 use crate::machinery::meta;
+use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::storage::other_than_asked;
+use crate::verbs::engine::Engine;
+use crate::verbs::{Reply, Request, subresources, target, write};
 
 /// Checks the target. Upstream answers these with code 500 and no reason.
-pub fn check(binding: &Value) -> Result<(), Status> {
+fn check(binding: &Value) -> Result<(), Status> {
     let text = |key: &str| binding["target"].get(key).and_then(Value::as_str).unwrap_or("");
     let mut errors = Vec::new();
     if !matches!(text("kind"), "" | "Node") {
@@ -38,7 +45,7 @@ pub struct BindingEffects {
 }
 
 /// Puts the pod that is stored under `key` on the node.
-pub fn assign(pod: &mut Value, binding: &Value, key: &str, effects: BindingEffects) -> Result<(), Status> {
+fn assign(pod: &mut Value, binding: &Value, key: &str, effects: BindingEffects) -> Result<(), Status> {
     let name = meta::text(pod, "name").to_owned();
     for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let (asked, there) = (meta::text(binding, field), meta::text(pod, field));
@@ -69,6 +76,54 @@ pub fn assign(pod: &mut Value, binding: &Value, key: &str, effects: BindingEffec
         status.remove("nominatedNodeName");
     }
     Ok(())
+}
+
+/// POST of `binding` below a pod.
+pub(super) async fn bind(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &Row,
+    effects: BindingEffects,
+) -> Result<Reply, Status> {
+    let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
+    let mut object = write::body_of_kind(r, ("", "v1", "Binding"), &options)?.object;
+    write::check_namespace(&mut object, &r.info.namespace)?;
+    bind_to(engine, r, (row, r.info.name.as_str()), object, &options, effects).await
+}
+
+/// POST of a Binding, which names the pod itself.
+pub(super) async fn create(
+    engine: &Arc<Engine>,
+    r: &Request,
+    object: Value,
+    options: &WriteOptions,
+    effects: BindingEffects,
+) -> Result<Reply, Status> {
+    let pods = &engine.rows.storage("", "pods").ok_or_else(Status::generic_not_found)?;
+    let name = meta::text(&object, "name").to_owned();
+    bind_to(engine, r, (pods, name.as_str()), object, options, effects).await
+}
+
+async fn bind_to(
+    engine: &Arc<Engine>,
+    r: &Request,
+    (row, name): (&Row, &str),
+    mut object: Value,
+    options: &WriteOptions,
+    effects: BindingEffects,
+) -> Result<Reply, Status> {
+    let mut t = target(r, row, "binding", options, "CreateOptions");
+    t.name = name;
+    engine.admit(&mut t, Operation::Create, Some(&mut object), None).await?;
+    if meta::text(&object, "name") != name {
+        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    }
+    check(&object)?;
+    engine.validate_admission(&mut t, Operation::Create, Some(&mut object), None).await?;
+    let key = engine.key(row, &r.info.namespace, name);
+    let mut change = |pod: &mut Value| assign(pod, &object, &key, effects);
+    engine.modify(row, &r.info.namespace, name, options.dry_run, &mut change).await?;
+    subresources::created(r)
 }
 
 #[cfg(test)]

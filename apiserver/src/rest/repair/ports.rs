@@ -12,9 +12,9 @@ use shared::status::Status;
 use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
 use crate::api::Api;
 use crate::machinery::tree;
-use crate::registry::core::allocator_meters;
-use crate::registry::core::node_ports::{self, PortError, PortRange};
-use crate::verbs::engine::Engine;
+use crate::rest::AllocationStorage;
+use crate::rest::allocator_meters;
+use crate::rest::node_ports::{self, PortError, PortRange};
 
 /// So many looks have to find a port without a service.
 const LOOKS: u8 = 3;
@@ -95,20 +95,19 @@ fn look(range: PortRange, mut stored: BTreeSet<u16>, services: &[Value], leaks: 
 
 /// Looks at everything; what else there is after it.
 async fn repair_once(
-    engine: &Engine,
+    (backend, range): (&AllocationStorage, PortRange),
     api: &Api,
     teller: &mut EventWriter,
     leaks: &mut BTreeMap<u16, u8>,
 ) -> Result<(), Status> {
-    let range = engine.services.ports;
     let failed = |e: PortError| Status::internal(&e.to_string());
     for _ in 0..ROUNDS {
         // What is taken is read first: who takes a port meanwhile is noticed.
-        let stock = node_ports::stock(engine, range).await.map_err(failed)?;
+        let stock = node_ports::stock(backend, range).await.map_err(failed)?;
         let services = api.list("", "services", None).await?;
-        all_readable(engine, "", "services")?;
+        all_readable(backend, "", "services")?;
         let seen = look(range, stock.taken.clone(), &services, leaks);
-        if node_ports::restock(engine, range, stock, &seen.taken).await.map_err(failed)?.is_some() {
+        if node_ports::restock(backend, range, stock, &seen.taken).await.map_err(failed)?.is_some() {
             continue;
         }
         for (i, counted, complaint) in &seen.wrong {
@@ -123,12 +122,12 @@ async fn repair_once(
 }
 
 /// Keeps both in line until dropped; `done` is called once they have been.
-pub async fn run(engine: Arc<Engine>, api: Api, done: impl FnOnce() + Send) {
+pub async fn run(backend: Arc<AllocationStorage>, range: PortRange, api: Api, done: impl FnOnce() + Send) {
     let (mut leaks, mut done, mut backoff) = (BTreeMap::new(), Some(done), backoff());
     let mut teller = EventWriter::new(api.clone(), "portallocator-repair-controller");
     allocator_meters::begin_repairs();
     loop {
-        match repair_once(&engine, &api, &mut teller, &mut leaks).await {
+        match repair_once((&backend, range), &api, &mut teller, &mut leaks).await {
             Ok(()) => {
                 if let Some(done) = done.take() {
                     done();

@@ -11,8 +11,8 @@ use rand::Rng;
 use serde_json::json;
 
 use super::allocator_meters::{self, AllocationScope};
+use crate::rest::AllocationStorage;
 use crate::storage::{Stored, WriteResult};
-use crate::verbs::engine::Engine;
 
 /// Rounds of a change that keeps losing races.
 const ROUNDS: usize = 32;
@@ -158,20 +158,20 @@ fn read(stored: Option<&Stored>, ours: PortRange) -> Result<StoredPorts, PortErr
     Ok(StoredPorts { taken: ports_in(&object, ours)?, object, revision: stored.revision })
 }
 
-fn key(engine: &Engine) -> String {
-    engine.store.key("/registry/ranges/servicenodeports")
+fn key(backend: &AllocationStorage) -> String {
+    backend.store.key("/registry/ranges/servicenodeports")
 }
 
 /// Reads the allocated ports.
-pub(super) async fn stock(engine: &Engine, ours: PortRange) -> Result<StoredPorts, PortError> {
-    let (found, _) = engine.store.get(&key(engine)).await.map_err(failed)?;
+pub(super) async fn stock(backend: &AllocationStorage, ours: PortRange) -> Result<StoredPorts, PortError> {
+    let (found, _) = backend.store.get(&key(backend)).await.map_err(failed)?;
     read(found.as_ref(), ours)
 }
 
 /// Stores that these of our ports are taken, unless somebody else wrote since the stock was read: then what there is is
 /// returned.
 pub(super) async fn restock(
-    engine: &Engine,
+    backend: &AllocationStorage,
     ours: PortRange,
     stock: StoredPorts,
     taken: &BTreeSet<u16>,
@@ -183,7 +183,7 @@ pub(super) async fn restock(
     object["data"] = Value::from(BASE64.encode(bitmap.bytes()));
     if object != stock.object || stock.revision == 0 {
         let bytes = protobuf::wrap("v1", "RangeAllocation", &protobuf::encode(schema()?, &object));
-        let written = engine.store.put_if(&key(engine), bytes, stock.revision, None).await.map_err(failed)?;
+        let written = backend.store.put_if(&key(backend), bytes, stock.revision, None).await.map_err(failed)?;
         if let WriteResult::Lost(there) = written {
             return read(there.as_ref(), ours).map(Some);
         }
@@ -194,15 +194,15 @@ pub(super) async fn restock(
 }
 
 async fn change<T>(
-    engine: &Engine,
+    backend: &AllocationStorage,
     ours: PortRange,
     mut f: impl FnMut(&mut BTreeSet<u16>) -> Result<T, PortError>,
 ) -> Result<T, PortError> {
-    let mut there = stock(engine, ours).await?;
+    let mut there = stock(backend, ours).await?;
     for _ in 0..ROUNDS {
         let mut taken = there.taken.clone();
         let result = f(&mut taken)?;
-        match restock(engine, ours, there, &taken).await? {
+        match restock(backend, ours, there, &taken).await? {
             None => return Ok(result),
             Some(now) => there = now,
         }
@@ -211,28 +211,28 @@ async fn change<T>(
 }
 
 /// Somebody has a port of the range.
-pub(super) async fn is_taken(engine: &Engine, range: PortRange, port: i64) -> Result<bool, PortError> {
+pub(super) async fn is_taken(backend: &AllocationStorage, range: PortRange, port: i64) -> Result<bool, PortError> {
     let Some(port) = u16::try_from(port).ok().filter(|port| range.contains(*port)) else { return Ok(false) };
-    Ok(stock(engine, range).await?.taken.contains(&port))
+    Ok(stock(backend, range).await?.taken.contains(&port))
 }
 
 /// Takes a given port.
-pub async fn allocate(engine: &Engine, range: PortRange, port: u16) -> Result<(), PortError> {
-    let taken = allocate_port(engine, range, port).await;
+pub async fn allocate(backend: &AllocationStorage, range: PortRange, port: u16) -> Result<(), PortError> {
+    let taken = allocate_port(backend, range, port).await;
     allocator_meters::port(AllocationScope::Static, taken.is_ok());
     taken
 }
 
-async fn allocate_port(engine: &Engine, range: PortRange, port: u16) -> Result<(), PortError> {
+async fn allocate_port(backend: &AllocationStorage, range: PortRange, port: u16) -> Result<(), PortError> {
     if !range.contains(port) {
         return Err(PortError::Range(range));
     }
-    change(engine, range, |taken| if taken.insert(port) { Ok(()) } else { Err(PortError::AllocatedAddresses) }).await
+    change(backend, range, |taken| if taken.insert(port) { Ok(()) } else { Err(PortError::AllocatedAddresses) }).await
 }
 
 /// Takes any port.
-pub async fn allocate_next(engine: &Engine, range: PortRange) -> Result<u16, PortError> {
-    let taken = change(engine, range, |taken| {
+pub async fn allocate_next(backend: &AllocationStorage, range: PortRange) -> Result<u16, PortError> {
+    let taken = change(backend, range, |taken| {
         let port = pick(taken, range).ok_or(PortError::Full)?;
         taken.insert(port);
         Ok(port)
@@ -243,11 +243,11 @@ pub async fn allocate_next(engine: &Engine, range: PortRange) -> Result<u16, Por
 }
 
 /// Gives ports back.
-pub async fn release(engine: &Engine, range: PortRange, ports: &[u16]) {
+pub async fn release(backend: &AllocationStorage, range: PortRange, ports: &[u16]) {
     if ports.is_empty() {
         return;
     }
-    let outcome = change(engine, range, |taken| {
+    let outcome = change(backend, range, |taken| {
         taken.retain(|port| !ports.contains(port));
         Ok(())
     })

@@ -6,7 +6,7 @@ use serde_json::{Map, json};
 use shared::address;
 use shared::status::field::{Error, Path};
 
-use super::service::{Spec, family, is_headless, needs_cluster_ip, strings, text};
+use crate::registry::core::service::{Spec, family, is_headless, needs_cluster_ip, strings, text};
 use crate::validation;
 
 const SINGLE: &str = "SingleStack";

@@ -141,7 +141,7 @@ fn options_of(eviction: &Value, r: &Request, asked: &WriteOptions) -> Result<Del
 }
 
 /// The verb.
-pub async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub(super) async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let mut eviction = write::body_of_kind(r, ("policy", "v1", "Eviction"), &options)?.object;
     let (namespace, name) = (&r.info.namespace, &r.info.name);

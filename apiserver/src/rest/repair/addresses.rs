@@ -18,11 +18,11 @@ use crate::cache::Cacher;
 use crate::machinery::identity::server_user;
 use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::core::address_ranges::{self, DEFAULT, RESOURCE, Range};
-use crate::registry::core::ip_allocator::{self, ALLOCATOR, FAMILY, MANAGED_BY, family};
 use crate::registry::core::service::ips_of;
+use crate::rest::AllocationStorage;
+use crate::rest::address_ranges::{self, DEFAULT, RESOURCE, Range};
+use crate::rest::ip_allocator::{self, ALLOCATOR, FAMILY, MANAGED_BY, family};
 use crate::storage::codec;
-use crate::verbs::engine::Engine;
 
 const GROUP: &str = "networking.k8s.io";
 const PLURAL: &str = "ipaddresses";
@@ -226,9 +226,9 @@ struct FollowedResource {
 }
 
 impl FollowedResource {
-    fn new(engine: &Engine, group: &str, plural: &str) -> Option<Self> {
-        let row = engine.rows.storage(group, plural)?;
-        Some(Self { cacher: engine.caches.cacher(&row), row, seen: 0, version: 0 })
+    fn new(backend: &AllocationStorage, group: &str, plural: &str) -> Option<Self> {
+        let row = backend.rows.storage(group, plural)?;
+        Some(Self { cacher: backend.caches.cacher(&row), row, seen: 0, version: 0 })
     }
 
     /// Yields the objects that changed since the last call.
@@ -261,10 +261,10 @@ async fn known(reader: &dyn Reader) {
 }
 
 /// Keeps both in line until dropped; `done` is called once they have been.
-pub async fn run(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: impl FnOnce() + Send) {
+pub async fn run(backend: Arc<AllocationStorage>, reader: Arc<dyn Reader>, api: Api, done: impl FnOnce() + Send) {
     known(&*reader).await;
     let (Some(mut services), Some(mut addresses)) =
-        (FollowedResource::new(&engine, "", "services"), FollowedResource::new(&engine, GROUP, PLURAL))
+        (FollowedResource::new(&backend, "", "services"), FollowedResource::new(&backend, GROUP, PLURAL))
     else {
         return;
     };
@@ -278,7 +278,7 @@ pub async fn run(engine: Arc<Engine>, reader: Arc<dyn Reader>, api: Api, done: i
         let now = Instant::now();
         let due: Vec<String> = later.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
         let look = async {
-            all_readable(&engine, "", "services")?;
+            all_readable(&backend, "", "services")?;
             for service in services.changes(&*reader) {
                 mender.service(&service, &view).await?;
             }

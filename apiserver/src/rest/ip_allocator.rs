@@ -19,8 +19,8 @@ use super::allocator_meters::{self, AllocationScope};
 use crate::cache::ChangesSince;
 use crate::machinery::meta;
 use crate::negotiate::Media;
+use crate::rest::AllocationStorage;
 use crate::storage::{WriteResult, codec};
-use crate::verbs::engine::Engine;
 use crate::verbs::{MANAGER, get, managers};
 
 /// Reasons for which an address was not allocated. The texts end up in the `spec.clusterIPs` error.
@@ -84,16 +84,21 @@ pub(super) fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
     })
 }
 
-async fn allocate_address(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<bool, IpError> {
+async fn allocate_address(
+    backend: &AllocationStorage,
+    ip: IpAddr,
+    namespace: &str,
+    name: &str,
+) -> Result<bool, IpError> {
     let storage = |e: String| IpError::Storage(e);
-    let row = engine.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let row = backend.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
     let mut object = object(ip, namespace, name);
     managers::created(&row, "", &mut object, MANAGER);
     meta::fill(&mut object);
     let bytes = codec::encode(&row, &object, Media::default()).map_err(|e| storage(e.to_string()))?;
-    let written = engine
+    let written = backend
         .store
-        .create(&engine.key(&row, "", &ip.to_string()), bytes, None)
+        .create(&backend.key(&row, &ip.to_string()), bytes, None)
         .await
         .map_err(|e| storage(e.to_string()))?;
     match written {
@@ -109,17 +114,17 @@ async fn allocate_address(engine: &Engine, ip: IpAddr, namespace: &str, name: &s
 }
 
 /// The ranges to look at; what nothing is found in is read anew before anybody is refused.
-async fn ranges(engine: &Engine, now: bool) -> Result<Vec<Range>, IpError> {
-    let all = address_ranges::known(engine, now).await.map_err(|e| IpError::Storage(e.message))?;
+async fn ranges(backend: &AllocationStorage, now: bool) -> Result<Vec<Range>, IpError> {
+    let all = address_ranges::known(backend, now).await.map_err(|e| IpError::Storage(e.message))?;
     Ok(all.into_iter().filter(|range| range.ready).collect())
 }
 
 /// Takes a given address.
-pub async fn allocate(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) -> Result<(), IpError> {
+pub async fn allocate(backend: &AllocationStorage, ip: IpAddr, namespace: &str, name: &str) -> Result<(), IpError> {
     for now in [false, true] {
         let since = Instant::now();
-        let Some(range) = ranges(engine, now).await?.into_iter().find(|r| may_be_given(&r.net, ip)) else { continue };
-        let taken = allocate_address(engine, ip, namespace, name).await;
+        let Some(range) = ranges(backend, now).await?.into_iter().find(|r| may_be_given(&r.net, ip)) else { continue };
+        let taken = allocate_address(backend, ip, namespace, name).await;
         allocator_meters::address(&range.net, AllocationScope::Static, since, taken == Ok(true));
         return if taken? { Ok(()) } else { Err(IpError::AllocatedAddresses) };
     }
@@ -127,15 +132,20 @@ pub async fn allocate(engine: &Engine, ip: IpAddr, namespace: &str, name: &str) 
 }
 
 /// Takes any address of a family, from the first range that has one.
-pub async fn allocate_next(engine: &Engine, of: &str, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
+pub async fn allocate_next(
+    backend: &AllocationStorage,
+    of: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<IpAddr, IpError> {
     let mut full: Vec<Range> = Vec::new();
     for now in [false, true] {
-        for range in ranges(engine, now).await?.into_iter().filter(|r| family(r.net.addr()) == of) {
+        for range in ranges(backend, now).await?.into_iter().filter(|r| family(r.net.addr()) == of) {
             if full.contains(&range) {
                 continue;
             }
             let since = Instant::now();
-            let found = free(engine, &range.net, namespace, name).await;
+            let found = free(backend, &range.net, namespace, name).await;
             allocator_meters::address(&range.net, AllocationScope::Dynamic, since, found.is_ok());
             match found {
                 Err(IpError::Full) => full.push(range),
@@ -147,9 +157,9 @@ pub async fn allocate_next(engine: &Engine, of: &str, namespace: &str, name: &st
 }
 
 /// Any address of a range, from above the static band first: the first after one chosen by chance that is free.
-async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
-    let row = engine.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
-    let known = engine.caches.cacher(&row);
+async fn free(backend: &AllocationStorage, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
+    let row = backend.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let known = backend.caches.cacher(&row);
     get::ready(&known).await.map_err(|e| IpError::Storage(e.message))?;
     let size = size(net);
     let band = static_band(size);
@@ -157,7 +167,7 @@ async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Resu
         let chance = if count > 0 { rand::rng().random_range(0..count) } else { 0 };
         for i in 0..count {
             let ip = nth(net, first + (chance + i) % count + 1);
-            if known.get(&ip.to_string()).is_none() && allocate_address(engine, ip, namespace, name).await? {
+            if known.get(&ip.to_string()).is_none() && allocate_address(backend, ip, namespace, name).await? {
                 return Ok(ip);
             }
         }
@@ -166,8 +176,8 @@ async fn free(engine: &Engine, net: &IpNet, namespace: &str, name: &str) -> Resu
 }
 
 /// Checks an address in a dry run, without looking whether it is allocated.
-pub async fn would_allocate(engine: &Engine, ip: IpAddr) -> Result<(), IpError> {
-    let all = ranges(engine, true).await?;
+pub async fn would_allocate(backend: &AllocationStorage, ip: IpAddr) -> Result<(), IpError> {
+    let all = ranges(backend, true).await?;
     let same = |r: &&Range| r.net.addr().is_ipv4() == ip.is_ipv4();
     match all.iter().filter(same).collect::<Vec<_>>().as_slice() {
         [] => Err(IpError::Range),
@@ -177,8 +187,8 @@ pub async fn would_allocate(engine: &Engine, ip: IpAddr) -> Result<(), IpError> 
 }
 
 /// The address that a dry run shows of a family: that of the network, which no service ever has.
-pub async fn would_allocate_next(engine: &Engine, of: &str) -> Result<IpAddr, IpError> {
-    let all = ranges(engine, true).await?;
+pub async fn would_allocate_next(backend: &AllocationStorage, of: &str) -> Result<IpAddr, IpError> {
+    let all = ranges(backend, true).await?;
     all.iter().find(|r| family(r.net.addr()) == of).map(|r| r.net.network()).ok_or(IpError::Full)
 }
 
@@ -212,9 +222,9 @@ impl AllocatedAddresses {
 }
 
 /// Shows how many addresses of the ranges are taken, as far as the cache knows.
-pub fn publish(engine: &Engine, taken: &Mutex<AllocatedAddresses>) {
+pub fn publish(backend: &AllocationStorage, taken: &Mutex<AllocatedAddresses>) {
     let Some(cacher) =
-        engine.rows.storage("networking.k8s.io", "ipaddresses").and_then(|row| engine.caches.running(&row))
+        backend.rows.storage("networking.k8s.io", "ipaddresses").and_then(|row| backend.caches.running(&row))
     else {
         return;
     };
@@ -224,7 +234,7 @@ pub fn publish(engine: &Engine, taken: &Mutex<AllocatedAddresses>) {
         return;
     }
     taken.apply_changes(news);
-    for Range { net, .. } in address_ranges::cached(engine) {
+    for Range { net, .. } in address_ranges::cached(backend) {
         allocator_meters::addresses(&net, taken.within(&net), size(&net));
     }
 }
@@ -235,13 +245,13 @@ pub fn first(net: &IpNet) -> IpAddr {
 }
 
 /// Gives an address back, however it is spelled.
-pub async fn release(engine: &Engine, ip: &str) {
-    let (Some(row), Some(address)) = (engine.rows.storage("networking.k8s.io", "ipaddresses"), address::ip(ip)) else {
+pub async fn release(backend: &AllocationStorage, ip: &str) {
+    let (Some(row), Some(address)) = (backend.rows.storage("networking.k8s.io", "ipaddresses"), address::ip(ip)) else {
         return;
     };
-    let key = engine.key(&row, "", &address.to_string());
-    if let Ok((Some(there), _)) = engine.store.get(&key).await
-        && let Err(error) = engine.store.delete_if(&key, there.revision).await
+    let key = backend.key(&row, &address.to_string());
+    if let Ok((Some(there), _)) = backend.store.get(&key).await
+        && let Err(error) = backend.store.delete_if(&key, there.revision).await
     {
         tracing::warn!(%error, ip, "Failed to release cluster IP");
     }

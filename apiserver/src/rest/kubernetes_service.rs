@@ -17,8 +17,9 @@ use shared::status::Status;
 use crate::api::Api;
 use crate::machinery::identity::server_user;
 use crate::machinery::meta;
-use crate::registry::core::node_ports::PortRange;
-use crate::verbs::engine::{Engine, storage_status};
+use crate::rest::node_ports::PortRange;
+use crate::rest::{Services, ip_allocator};
+use crate::verbs::engine::storage_status;
 
 /// Seconds a key outlives its server.
 const LEASE_SECONDS: i64 = 15;
@@ -98,8 +99,8 @@ fn listed(endpoints: &Value) -> Vec<String> {
 
 /// Keeps service and endpoints in shape.
 pub struct Reconciler {
-    /// The pipeline, for keys and ranges.
-    pub engine: Arc<Engine>,
+    /// Ranges, and the keys of servers.
+    pub services: Arc<Services>,
     /// The pipeline, for objects.
     pub api: Api,
     /// Our address.
@@ -127,7 +128,7 @@ impl Reconciler {
 
     fn service(&self) -> Value {
         let (kind, ports) = self.shape();
-        let first = self.engine.services.ranges.first().map(crate::registry::core::ip_allocator::first);
+        let first = self.services.ranges.first().map(ip_allocator::first);
         json!({
             "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": {"component": "apiserver", "provider": "kubernetes"}},
             "spec": {
@@ -181,17 +182,18 @@ impl Reconciler {
     }
 
     fn lease_key(&self) -> String {
-        self.engine.store.key(&format!("/registry/masterleases/{}", self.address))
+        self.services.backend.store.key(&format!("/registry/masterleases/{}", self.address))
     }
 
     async fn renew(&self) -> Result<(), Status> {
         let schema = schema::kind("", "v1", "Endpoints").ok_or_else(|| Status::internal("no Endpoints"))?;
         let failed = |e| storage_status(&e);
-        let (there, _) = self.engine.store.get(&self.lease_key()).await.map_err(failed)?;
+        let (there, _) = self.services.backend.store.get(&self.lease_key()).await.map_err(failed)?;
         // Upstream counts renewals in the generation, so that every write changes something.
         let tree = json!({"metadata": {"generation": there.as_ref().map_or(1, |s| s.revision)}, "subsets": [{"addresses": [{"ip": self.address.to_string()}]}]});
         let bytes = protobuf::wrap("v1", "Endpoints", &protobuf::encode(schema, &tree));
-        self.engine
+        self.services
+            .backend
             .store
             .put_if(&self.lease_key(), bytes, there.map_or(0, |s| s.revision), Some(LEASE_SECONDS))
             .await
@@ -210,8 +212,8 @@ impl Reconciler {
 
     /// The addresses of servers that live.
     async fn leased(&self) -> Result<Vec<String>, Status> {
-        let prefix = self.engine.store.key("/registry/masterleases/");
-        let page = self.engine.store.page(&prefix, &prefix, 0, 0).await.map_err(|e| storage_status(&e))?;
+        let prefix = self.services.backend.store.key("/registry/masterleases/");
+        let page = self.services.backend.store.page(&prefix, &prefix, 0, 0).await.map_err(|e| storage_status(&e))?;
         let mut all: Vec<String> = page.items.iter().map(|s| s.key[prefix.len()..].to_owned()).collect();
         all.sort();
         Ok(all)
@@ -267,9 +269,9 @@ impl Reconciler {
     async fn other_servers(&self) -> Result<Vec<String>, Status> {
         if self.way == ReconcilerType::Lease {
             let failed = |e| storage_status(&e);
-            let (there, _) = self.engine.store.get(&self.lease_key()).await.map_err(failed)?;
+            let (there, _) = self.services.backend.store.get(&self.lease_key()).await.map_err(failed)?;
             if let Some(s) = there {
-                self.engine.store.delete_if(&self.lease_key(), s.revision).await.map_err(failed)?;
+                self.services.backend.store.delete_if(&self.lease_key(), s.revision).await.map_err(failed)?;
             }
             return self.leased().await;
         }

@@ -19,7 +19,7 @@ use crate::backoff::Backoff;
 use crate::machinery::identity::server_user;
 use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::verbs::engine::Engine;
+use crate::rest::AllocationStorage;
 
 /// Time between two looks at everything.
 const EVERY: Duration = Duration::from_secs(3 * 60);
@@ -36,8 +36,8 @@ fn backoff() -> Backoff {
 
 /// Refuses to judge what is known of a kind when some of it in etcd cannot be read: what such a one has would pass for
 /// nobody's.
-fn all_readable(engine: &Engine, group: &str, plural: &str) -> Result<(), Status> {
-    match engine.rows.storage(group, plural).is_some_and(|row| engine.caches.has_unreadable(&row)) {
+fn all_readable(backend: &AllocationStorage, group: &str, plural: &str) -> Result<(), Status> {
+    match backend.rows.storage(group, plural).is_some_and(|row| backend.caches.has_unreadable(&row)) {
         true => Err(Status::internal(&format!("some {plural} in etcd cannot be read"))),
         false => Ok(()),
     }
@@ -45,29 +45,29 @@ fn all_readable(engine: &Engine, group: &str, plural: &str) -> Result<(), Status
 
 /// Something that is wrong with an object, as its event says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::registry::core) struct RepairEvent {
+pub(in crate::rest) struct RepairEvent {
     /// Reason of the event, in upstream's words.
-    pub(in crate::registry::core) reason: Cow<'static, str>,
+    pub(in crate::rest) reason: Cow<'static, str>,
     /// Action of the event; none for an event of the core group.
-    pub(in crate::registry::core) action: Option<&'static str>,
+    pub(in crate::rest) action: Option<&'static str>,
     /// In words.
-    pub(in crate::registry::core) message: String,
+    pub(in crate::rest) message: String,
 }
 
 /// Tells of complaints as events of one component.
-pub(in crate::registry::core) struct EventWriter {
+pub(in crate::rest) struct EventWriter {
     api: Api,
     component: &'static str,
     told: HashSet<(String, String)>,
 }
 
 impl EventWriter {
-    pub(in crate::registry::core) fn new(api: Api, component: &'static str) -> Self {
+    pub(in crate::rest) fn new(api: Api, component: &'static str) -> Self {
         Self { api, component, told: HashSet::new() }
     }
 
     /// Tells of a complaint about an object, unless it has.
-    pub(in crate::registry::core) async fn tell(&mut self, kind: (&str, &str), about: &Value, complaint: &RepairEvent) {
+    pub(in crate::rest) async fn tell(&mut self, kind: (&str, &str), about: &Value, complaint: &RepairEvent) {
         tracing::warn!(
             object = meta::text(about, "name"),
             namespace = meta::text(about, "namespace"),

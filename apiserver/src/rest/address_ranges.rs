@@ -8,8 +8,9 @@ use shared::status::Status;
 
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::rest::AllocationStorage;
 use crate::storage::codec;
-use crate::verbs::engine::{Engine, storage_status};
+use crate::verbs::engine::storage_status;
 use crate::verbs::get;
 
 /// Group and plural of the objects.
@@ -48,20 +49,20 @@ pub(super) fn of<'o>(objects: impl Iterator<Item = &'o Value>) -> Vec<Range> {
 }
 
 /// The ranges as the cache knows them, or as they are now.
-pub(super) async fn known(engine: &Engine, now: bool) -> Result<Vec<Range>, Status> {
-    let row = engine.rows.storage(RESOURCE.0, RESOURCE.1).ok_or_else(Status::generic_not_found)?;
-    let cacher = engine.caches.cacher(&row);
+pub(super) async fn known(backend: &AllocationStorage, now: bool) -> Result<Vec<Range>, Status> {
+    let row = backend.rows.storage(RESOURCE.0, RESOURCE.1).ok_or_else(Status::generic_not_found)?;
+    let cacher = backend.caches.cacher(&row);
     get::ready(&cacher).await?;
     if now {
-        get::catch_up(engine, &cacher, &row).await.map_err(|e| storage_status(&e))?;
+        get::catch_up(&backend.caches, &cacher, &row).await.map_err(|e| storage_status(&e))?;
     }
-    Ok(cached(engine))
+    Ok(cached(backend))
 }
 
 /// The ranges as far as the cache has told; none while it has not been asked for.
-pub(super) fn cached(engine: &Engine) -> Vec<Range> {
-    let Some(row) = engine.rows.storage(RESOURCE.0, RESOURCE.1) else { return Vec::new() };
-    let Some(cacher) = engine.caches.running(&row) else { return Vec::new() };
+pub(super) fn cached(backend: &AllocationStorage) -> Vec<Range> {
+    let Some(row) = backend.rows.storage(RESOURCE.0, RESOURCE.1) else { return Vec::new() };
+    let Some(cacher) = backend.caches.running(&row) else { return Vec::new() };
     let entries = cacher.cached_entries("");
     let objects: Vec<Value> = entries.iter().filter_map(|e| codec::value(&row, &e.raw).ok()).collect();
     of(objects.iter())

@@ -1,0 +1,49 @@
+//! Subresources and kinds of the core group that are actions: binding, eviction, tokens. Answers for upstream's
+//! `BindingREST`, `EvictionREST`, `TokenREST` as storages of `pods` and `serviceaccounts`.
+
+use std::sync::Arc;
+
+use proto::Value;
+use proto::resources::Row;
+
+use super::{BindingEffects, binding, eviction, token};
+use crate::machinery::query::WriteOptions;
+use crate::verbs::engine::Engine;
+use crate::verbs::{Acting, Actions, Request};
+
+/// Actions of the core group.
+pub(crate) struct CoreActions {
+    /// Effects of a binding besides setting the node.
+    pub(crate) binding: BindingEffects,
+}
+
+impl Actions for CoreActions {
+    fn subresource<'a>(
+        &'a self,
+        engine: &'a Arc<Engine>,
+        r: &'a Request,
+        row: &'a Row,
+        subresource: &str,
+    ) -> Option<Acting<'a>> {
+        match subresource {
+            "binding" => Some(Box::pin(binding::bind(engine, r, row, self.binding))),
+            "eviction" => Some(Box::pin(eviction::evict(engine, r, row))),
+            "token" => Some(Box::pin(token::request(engine, r, row))),
+            _ => None,
+        }
+    }
+
+    fn create<'a>(
+        &'a self,
+        engine: &'a Arc<Engine>,
+        r: &'a Request,
+        row: &Row,
+        object: &mut Value,
+        options: &'a WriteOptions,
+    ) -> Option<Acting<'a>> {
+        if !row.group.is_empty() || row.plural != "bindings" {
+            return None;
+        }
+        Some(Box::pin(binding::create(engine, r, object.take(), options, self.binding)))
+    }
+}
