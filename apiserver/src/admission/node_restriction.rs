@@ -10,8 +10,7 @@ use shared::authz;
 use shared::status::Status;
 use shared::types::{KUBELET_LABELS, MIRROR, ephemeral_claim};
 
-use super::NOTHING;
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, NOTHING, Operation, Plugin};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
 use crate::authz::node::{identity, pod_config_maps, pod_secrets};

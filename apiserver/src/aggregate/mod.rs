@@ -32,18 +32,7 @@ use crate::api::{Api, Context, Reader};
 use crate::egress::Egress;
 pub use backend::Backend;
 pub use proxy::holding;
-pub use service::{ApiService, preference};
-
-/// The group of API services.
-pub const GROUP: &str = "apiregistration.k8s.io";
-/// Their plural.
-pub const PLURAL: &str = "apiservices";
-
-/// Header of a request that was sent on to a peer: nobody does it again.
-pub const PROXIED: &str = "x-kubernetes-peer-proxied";
-
-/// A group and a version of it.
-pub type GroupVersion = (Box<str>, Box<str>);
+pub use service::{ApiService, GROUP, GroupVersion, PLURAL, PROXIED, preference};
 
 /// A group version that another server answers.
 pub struct Remote {

@@ -2,10 +2,20 @@
 
 use proto::Value;
 
-use super::{GROUP, GroupVersion};
 use crate::machinery::tree;
 use crate::registry::api_services::AVAILABLE;
 use crate::rows::builtin_group;
+
+/// The group of API services.
+pub const GROUP: &str = "apiregistration.k8s.io";
+/// Their plural.
+pub const PLURAL: &str = "apiservices";
+
+/// Header of a request that was sent on to a peer: nobody does it again.
+pub const PROXIED: &str = "x-kubernetes-peer-proxied";
+
+/// A group and a version of it.
+pub type GroupVersion = (Box<str>, Box<str>);
 
 /// Says who looks after an API service.
 pub(super) const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";

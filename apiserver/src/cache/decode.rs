@@ -1,4 +1,5 @@
-//! Entries of the watch cache made of stored bytes, or of trees at hand.
+//! Entries of the watch cache made of stored bytes, or of trees at hand. Answers for upstream's `storeElement` of the
+//! watch cache.
 
 use proto::Value;
 use proto::protobuf;

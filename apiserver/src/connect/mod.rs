@@ -8,6 +8,7 @@
 mod channels;
 mod ended;
 pub mod frames;
+mod handed_over;
 mod handshake;
 mod kubelet;
 mod logs;
@@ -24,7 +25,6 @@ mod transport;
 mod tunnel;
 mod watch;
 
-use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use shared::flags::FlagSet;
 use shared::status::Status;
@@ -32,26 +32,13 @@ use shared::status::Status;
 use crate::api::{Api, RequestInfo};
 use crate::authn::FrontProxyHeaders;
 use crate::egress::Egress;
+pub(crate) use handed_over::{handed_over, is_handed_over};
 use kubelet::Kubelets;
 pub(crate) use pages::{Links, ask_packed, forward, led_back};
 pub(crate) use pods::carried;
 pub(crate) use throttle::BandwidthLimit;
 pub(crate) use transport::{HOP_BY_HOP, Origin, body, forwarded, forwarded_for};
 pub use watch::{wants_messages, watch};
-
-/// An answer on a connection that is not HTTP's any more, or is as good as that.
-struct HandedOver;
-
-/// Marks an answer that leaves as the other side, or the WebSocket library, has it: nothing is added to it.
-pub(crate) fn handed_over(mut response: HttpResponse) -> HttpResponse {
-    response.extensions_mut().insert(HandedOver);
-    response
-}
-
-/// Reports whether a response is sent unchanged: its connection is handed over.
-pub(crate) fn is_handed_over(response: &HttpResponse) -> bool {
-    response.status() == StatusCode::SWITCHING_PROTOCOLS || response.extensions().get::<HandedOver>().is_some()
-}
 
 /// The room's door.
 pub struct Connect {

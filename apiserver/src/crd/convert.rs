@@ -11,7 +11,8 @@ use serde_json::json;
 use shared::status::Status;
 use shared::status::field::aggregate;
 
-use super::definition::version_of;
+use super::conversion::{Conversion, Webhook};
+use super::version::version_of;
 use super::{meters, objects};
 use crate::machinery::tree;
 
@@ -23,37 +24,6 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub trait WebhookClient: Send + Sync {
     /// Posts a review to whom a `clientConfig` names; the body of the answer.
     async fn post_json(&self, client: &Value, timeout: Duration, body: &Value) -> Result<Vec<u8>, String>;
-}
-
-/// Conversion of objects between versions.
-#[derive(Debug)]
-pub enum Conversion {
-    /// Only the name of the version changes.
-    None,
-    /// Somebody outside does it.
-    Webhook(Box<Webhook>),
-}
-
-/// A conversion webhook.
-#[derive(Debug)]
-pub struct Webhook {
-    client: Value,
-    /// Review versions it understands, best first.
-    versions: Vec<String>,
-}
-
-impl Conversion {
-    /// The conversion of a definition.
-    pub fn of(definition: &Value) -> Self {
-        if tree::text(definition, "/spec/conversion/strategy") != "Webhook" {
-            return Self::None;
-        }
-        let webhook = &definition["spec"]["conversion"]["webhook"];
-        Self::Webhook(Box::new(Webhook {
-            client: webhook["clientConfig"].clone(),
-            versions: tree::strings(webhook, "/conversionReviewVersions"),
-        }))
-    }
 }
 
 /// Brings objects of a custom resource into a row's version, as they are stored and read: what its schema does not know

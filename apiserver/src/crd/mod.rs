@@ -6,7 +6,9 @@
 //! to conversion webhooks.
 
 mod check;
+mod conversion;
 pub mod convert;
+mod costs;
 mod defaults;
 mod definition;
 mod embedded;
@@ -20,6 +22,7 @@ pub mod objects;
 pub mod openapi;
 pub mod openapi_v2;
 mod prune;
+mod rule;
 mod rule_check;
 mod rules;
 mod schema;
@@ -28,9 +31,11 @@ mod structural;
 mod structure;
 mod types;
 pub mod validate;
+mod version;
 
-pub use definition::{CrdVersion, Scale, changes_version, converts, is_true, rows, version, version_of, versions};
+pub use definition::{is_true, rows};
 pub use formats::is_valid;
 pub use jsonpath::JsonPath;
 pub use meters::publish;
 pub(crate) use meters::regenerated;
+pub use version::{CrdVersion, Pieces, Scale, changes_version, converts, version, version_of, versions};

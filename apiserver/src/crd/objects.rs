@@ -11,8 +11,8 @@ use proto::resources::Resource;
 use proto::schema::{self, Card, Derived, Field, Kind, Message};
 use shared::status::field::{Error, Path};
 
-use super::definition::{CrdVersion, Scale};
 use super::embedded::{self, Malformed};
+use super::version::{CrdVersion, Scale};
 use super::{check, lists, meters, prune, rules};
 use crate::machinery::meta;
 use crate::machinery::tree;

@@ -12,7 +12,7 @@ use proto::resources::{Resource, Row};
 use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
 
-use super::definition::{CrdVersion, version_of};
+use super::version::{CrdVersion, version_of};
 use crate::machinery::hex::hex;
 use crate::rows::Rows;
 

@@ -7,19 +7,8 @@ use proto::Value;
 use proto::resources::Resource;
 use serde_json::{Map, json};
 
-use super::definition::CrdVersion;
 use super::openapi::{add_object_fields, kind, list_schema, operations, type_name};
-
-/// A row's part of the document, ready to be put into it.
-#[derive(Debug)]
-pub struct Pieces {
-    /// Members of `paths`, a comma before each.
-    pub paths: Vec<u8>,
-    /// Members of `definitions`, likewise.
-    pub definitions: Vec<u8>,
-    /// Both in protobuf.
-    pub protobuf: Vec<u8>,
-}
+use super::version::{CrdVersion, Pieces};
 
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";

@@ -5,11 +5,11 @@ use proto::Value;
 use shared::cel::{Declared, Program, Type};
 use shared::status::field::{Error, Path};
 
+use super::costs::{Costs, RULE_COST, too_expensive};
 use super::field_path;
 use super::schema::{Additional, ListKind, MAX_DEPTH, Schema};
 use super::schema_options::SchemaOptions;
 use super::types::{Decl, cardinality, factor};
-use super::validate::{Costs, RULE_COST, too_expensive};
 
 /// Rules and the places they stand at.
 const RULES: &str = "x-kubernetes-validations";

@@ -4,55 +4,17 @@
 //! A rule sees the value it stands at as `self`; one that mentions `oldSelf` speaks about changes and is run only where
 //! there was a value before. Where nothing changed nothing is judged again.
 
-use std::sync::OnceLock;
-
 use proto::Value;
 use shared::cel::{self, Budget, Program, Scope, Text};
 use shared::status::field::{Error, ErrorKind, Path};
 
 use super::check::{counterpart, same};
 use super::meters::timed;
+use super::rule::Rule;
 use super::rule_check::variables;
 use super::schema::{Additional, Schema};
 use super::types::Decl;
 use crate::expressions::EXHAUSTED;
-
-/// One rule.
-#[derive(Debug)]
-pub struct Rule {
-    text: String,
-    message: String,
-    message_expression: String,
-    reason: ErrorKind,
-    field_path: Option<String>,
-    optional_old: bool,
-    program: OnceLock<Result<Program, String>>,
-    message_program: OnceLock<Option<Program>>,
-}
-
-/// Reads the rules of a place.
-pub fn compile(list: Option<&Value>) -> Box<[Rule]> {
-    let text = |v: &Value, key: &str| v[key].as_str().unwrap_or("").to_owned();
-    list.and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .map(|v| Rule {
-            text: text(v, "rule"),
-            message: text(v, "message"),
-            message_expression: text(v, "messageExpression"),
-            reason: match text(v, "reason").as_str() {
-                "FieldValueForbidden" => ErrorKind::Forbidden,
-                "FieldValueRequired" => ErrorKind::Required,
-                "FieldValueDuplicate" => ErrorKind::Duplicate,
-                _ => ErrorKind::Invalid,
-            },
-            field_path: Some(text(v, "fieldPath")).filter(|p| !p.is_empty()),
-            optional_old: v["optionalOldSelf"] == true,
-            program: OnceLock::new(),
-            message_program: OnceLock::new(),
-        })
-        .collect()
-}
 
 impl Rule {
     fn compile(&self, source: &str, schema: &Schema, root: bool) -> Result<Program, String> {

@@ -11,7 +11,7 @@ use proto::Value;
 use regex::Regex;
 use serde_json::Map;
 
-use super::rules::Rule;
+use super::rule::{self, Rule};
 
 /// Deepest schema that is compiled; deeper places hold anything.
 pub const MAX_DEPTH: usize = 100;
@@ -234,7 +234,7 @@ fn compile(text: &Value, depth: usize) -> Schema {
         additional,
         items,
         checks: checks(map, depth),
-        rules: super::rules::compile(map.get("x-kubernetes-validations")),
+        rules: rule::compile(map.get("x-kubernetes-validations")),
         rules_below,
         embeds,
     }

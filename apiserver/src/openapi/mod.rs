@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use shared::status::Status;
 
 use crate::crd;
-use crate::crd::openapi_v2::Pieces;
+use crate::crd::Pieces;
 use crate::crd::version_of;
 use crate::machinery::hex::hex;
 use crate::negotiate;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::{Document, v3_of_v2};
-use crate::crd::openapi_v2::Pieces;
+use crate::crd::Pieces;
 use crate::machinery::hex::hex;
 
 /// A group version's part of a version 2 document.

@@ -7,7 +7,7 @@ use proto::resources::Resource;
 use serde_json::json;
 
 use super::Column;
-use super::text::since;
+use super::text::{age, name};
 use super::{cluster, network, policy, workloads};
 
 /// Makes the cells of one kind.
@@ -89,16 +89,6 @@ pub(super) fn cells_of(row: &Resource, object: &Value, columns: &[Column], now: 
             _ => json!("<unknown>"),
         })
         .collect()
-}
-
-/// The object's name; a bookmark's has none.
-pub(super) fn name(object: &Value) -> Value {
-    object["metadata"]["name"].as_str().unwrap_or("").into()
-}
-
-/// The object's age.
-pub(super) fn age(object: &Value, now: Timestamp) -> Value {
-    Value::from(since(object.pointer("/metadata/creationTimestamp"), now))
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use proto::Value;
 use serde_json::json;
 use shared::types::OLD_CLASS;
 
-use super::cells::{age, name};
 use super::text::{access_modes, condition, flag, int, list, since, size, text, text_or};
+use super::text::{age, name};
 
 pub(super) fn node(o: &Value, now: Timestamp) -> Vec<Value> {
     let mut status = vec![match condition(o, "Ready") {

@@ -54,7 +54,7 @@ pub fn scale_columns() -> &'static [Column] {
 pub fn scale(scale: &Value) -> Vec<Value> {
     let age = since(Some(&scale["metadata"]["creationTimestamp"]), jiff::Timestamp::now());
     let replicas = |part: &str| scale[part]["replicas"].clone();
-    vec![cells::name(scale), replicas("spec"), replicas("status"), age.into()]
+    vec![text::name(scale), replicas("spec"), replicas("status"), age.into()]
 }
 
 /// The columns of a resource.

@@ -8,7 +8,7 @@ use proto::Value;
 use serde_json::json;
 use shared::host_port;
 
-use super::cells::{age, name};
+use super::text::{age, name};
 use super::text::{int, labels, list, selector, some, text, text_or};
 
 /// Most characters of a load balancer's addresses in a narrow column.

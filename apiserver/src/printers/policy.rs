@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use proto::Value;
 use serde_json::json;
 
-use super::cells::{age, name};
+use super::text::{age, name};
 use super::text::{condition, duration, int, labels, list, some, text, text_or};
 
 pub(super) fn resource_quota(o: &Value, now: Timestamp) -> Vec<Value> {

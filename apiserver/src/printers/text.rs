@@ -1,5 +1,6 @@
 //! Formats of values in table cells.
 
+use jiff::Timestamp;
 use proto::Value;
 use proto::selector::Selector;
 
@@ -68,4 +69,14 @@ pub(super) fn containers(object: &Value, pointer: &str) -> (String, String) {
     let all = list(object, pointer);
     let join = |key: &str| all.iter().map(|c| text(c, key)).collect::<Vec<_>>().join(",");
     (join("/name"), join("/image"))
+}
+
+/// The object's name; a bookmark's has none.
+pub(super) fn name(object: &Value) -> Value {
+    object["metadata"]["name"].as_str().unwrap_or("").into()
+}
+
+/// The object's age.
+pub(super) fn age(object: &Value, now: Timestamp) -> Value {
+    Value::from(since(object.pointer("/metadata/creationTimestamp"), now))
 }

@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use proto::Value;
 use serde_json::json;
 
-use super::cells::{age, name};
 use super::pods;
+use super::text::{age, name};
 use super::text::{condition, containers, duration, int, labels, list, selector, since, text, text_or, time};
 
 const TEMPLATE: &str = "/spec/template/spec/containers";

@@ -1,4 +1,5 @@
-//! Rules of validation that may be relaxed, and which of them are in the validation that runs on this thread.
+//! Rules of validation that may be relaxed, and which of them are in the validation that runs on this thread. Answers
+//! for upstream's `PodValidationOptions` and its like.
 //!
 //! A rule asks [`allows`] before it refuses. The options are set for one validation on one thread, and not passed through
 //! the rules: of several hundred, a dozen ask. Which gates and stored objects relax which rule `validation` says.

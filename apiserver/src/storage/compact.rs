@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 
+use super::call::timed;
 use super::grpc::Call;
-use super::{Error, Store, timed};
+use super::{Error, Store};
 
 const KEY: &str = "compact_rev_key";
 

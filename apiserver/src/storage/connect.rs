@@ -14,7 +14,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use super::failover::Failover;
 use super::members::{Members, PROBE_DEADLINE, PROBE_INTERVAL};
-use super::spans::TraceInjector;
+use super::trace_injector::TraceInjector;
 use super::{Error, secure};
 
 /// Time that opening a connection may take.

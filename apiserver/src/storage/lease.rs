@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use etcd_client::LeaseClient;
 use tokio::sync::Mutex;
 
+use super::Error;
+use super::call::timed;
 use super::grpc::Call;
 use super::meters::LEASED;
-use super::{Error, timed};
 
 /// Most keys on one lease.
 const MAX_KEYS: usize = 1000;

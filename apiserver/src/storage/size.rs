@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use shared::metrics;
 
+use super::Store;
+use super::call::timed;
 use super::grpc::Call;
-use super::{Store, timed};
 
 /// Asks every `interval`, until dropped.
 pub async fn poll_size(store: Store, interval: Duration) {

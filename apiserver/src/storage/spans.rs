@@ -1,11 +1,7 @@
-//! Calls to etcd in traces, under upstream's names, and what etcd is told of the trace.
+//! Calls to etcd in traces, under upstream's names.
 
-use std::task::{Context, Poll};
-
-use http::{HeaderValue, Request};
 use proto::resources::Resource;
 use shared::traces::{self, Kind, OWN, SLOW, Span};
-use tower::Service;
 
 use super::Store;
 use super::grpc::Call;
@@ -92,28 +88,5 @@ pub(super) fn asking(call: Call) -> Option<Span> {
         Call::Range => traces::call("/etcdserverpb.KV/Range"),
         Call::Txn => traces::call("/etcdserverpb.KV/Txn"),
         _ => None,
-    }
-}
-
-/// Tells etcd which trace a call is part of.
-#[derive(Clone)]
-pub(super) struct TraceInjector<S>(pub(super) S);
-
-impl<S: Service<Request<B>>, B> Service<Request<B>> for TraceInjector<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> S::Future {
-        for (name, value) in traces::headers() {
-            if let Ok(value) = HeaderValue::from_str(&value) {
-                request.headers_mut().insert(name, value);
-            }
-        }
-        self.0.call(request)
     }
 }

@@ -5,10 +5,10 @@ use shared::status::field::{Error, Path};
 
 use super::fields::{one_of, shaped};
 use super::names::{complain, dns1123_label, path_segment};
-use super::options::{self, ValidationOption};
 use super::pod::resources::container_resource_name;
 use super::tree::{get, has, int, list, quantity, text};
 use super::workloads::counts;
+use crate::rules::options::{self, ValidationOption};
 
 /// `status`.
 pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {

@@ -12,8 +12,7 @@ use super::pod::stored;
 use super::tree::{flag, get, int, list, text};
 use super::volume::claim;
 use super::{admissionregistration, batch, networking, selectors};
-use crate::rules::options;
-pub(super) use crate::rules::options::{ValidationOption, allows};
+use crate::rules::options::{self, ValidationOption};
 
 /// Kinds with the spec of a pod: `plural.group`, and its path.
 pub const PODS: &[(&str, &str)] = &[

@@ -6,8 +6,8 @@ use shared::status::field::{Error, Path};
 
 use super::meta::labels;
 use super::names::{complain, label_key, label_value};
-use super::options::{self, ValidationOption};
 use super::tree::{get, has_entries, list, text, texts};
+use crate::rules::options::{self, ValidationOption};
 
 const IN_WANTS_VALUES: &str = "must be specified when `operator` is 'In' or 'NotIn'";
 const EXISTS_WANTS_NONE: &str = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";

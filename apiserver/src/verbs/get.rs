@@ -10,8 +10,8 @@ use shared::status::{Status, go_quote};
 
 use super::engine::Engine;
 use super::{Reply, Request, accepted, namespace_of, spans, table};
-use crate::cache::{CacheError, CacheRegistry, Cacher, Entry, Raw};
-use crate::storage::{self, codec};
+use crate::cache::{CacheError, CacheRegistry, Cacher, Entry};
+use crate::storage;
 
 /// Reads a `resourceVersion` parameter; the error is that of GET and WATCH.
 pub fn revision(text: &str) -> Result<Option<i64>, String> {
@@ -144,12 +144,6 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, 
     if let Some(body) = table::direct(engine, row, &accepted, &entry)? {
         return Ok(Reply::new(200, accepted.format.content_type(), body));
     }
-    let object = served(engine, row, &entry.raw)?;
+    let object = engine.served(row, &entry.raw)?;
     table::object_reply(engine, r, row, &accepted, 200, &object)
-}
-
-/// The tree of cached bytes in the version of the request's row.
-pub fn served(engine: &Engine, row: &Row, raw: &Raw) -> Result<proto::Value, Status> {
-    let tree = codec::value(&row.storage(), raw).map_err(|e| Status::internal(&e.to_string()))?;
-    Ok(engine.to_served(row, tree))
 }

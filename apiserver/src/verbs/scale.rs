@@ -195,7 +195,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
         "get" => {
             let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
             let entry = get::entry(engine, row, namespace, name, at).await?;
-            reply(r, row, &get::served(engine, row, &entry.raw)?)
+            reply(r, row, &engine.served(row, &entry.raw)?)
         }
         "update" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;

@@ -7,7 +7,8 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::engine::Engine;
-use super::{Reply, Request};
+use super::outcome::Outcome;
+use super::{Reply, Request, accepted};
 use crate::cache::{Entry, Raw};
 use crate::machinery::meta;
 use crate::machinery::query::Query;
@@ -101,7 +102,7 @@ pub fn typed_json(row: &Row, entry: &Entry, out: &mut Vec<u8>) -> Result<(), cod
 pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -> bool {
     // Custom objects are in the row's version already.
     if row.custom.is_none() && !row.is_storage() {
-        let Ok(mut tree) = super::get::served(engine, row, &entry.raw) else { return false };
+        let Ok(mut tree) = engine.served(row, &entry.raw) else { return false };
         if let Some(map) = tree.as_object_mut() {
             map.remove("kind");
             map.remove("apiVersion");
@@ -154,7 +155,7 @@ pub fn metadata_item(engine: &Engine, row: &Row, version: &str, entry: &Entry, o
     let written = match &entry.raw {
         // Conversions leave metadata alone.
         Raw::Proto(bytes) => codec::metadata(bytes).is_some_and(|m| protobuf::to_json(schema, "", "", m, out).is_ok()),
-        Raw::Json(_) => super::get::served(engine, row, &entry.raw).is_ok_and(|tree| {
+        Raw::Json(_) => engine.served(row, &entry.raw).is_ok_and(|tree| {
             proto::json::encode(schema, &tree["metadata"], out);
             true
         }),
@@ -169,7 +170,7 @@ pub fn row_item(engine: &Engine, row: &Row, version: &str, include: Include, ent
     if let Some(open) = entry.encoded.cells.get().filter(|_| row.is_storage()) {
         printers::write_row(open, out);
     } else {
-        let Ok(tree) = super::get::served(engine, row, &entry.raw) else { return false };
+        let Ok(tree) = engine.served(row, &entry.raw) else { return false };
         let open = printers::open_row(row, &tree);
         printers::write_row(&open, out);
         if row.is_storage() && row.custom.is_none() {
@@ -184,7 +185,8 @@ pub fn row_item(engine: &Engine, row: &Row, version: &str, include: Include, ent
         }
         Include::Metadata => metadata_item(engine, row, version, entry, out),
         Include::Object if row.custom.is_some() || row.is_storage() => typed_json(row, entry, out).is_ok(),
-        Include::Object => super::get::served(engine, row, &entry.raw)
+        Include::Object => engine
+            .served(row, &entry.raw)
             .is_ok_and(|tree| codec::served_schema(row).map(|schema| proto::json::encode(schema, &tree, out)).is_ok()),
     };
     out.push(b'}');
@@ -258,6 +260,25 @@ pub fn of_one(accepted: &Accepted, pretty: bool, mut table: Value) -> Result<Vec
 
 fn meta_of(object: &Value) -> Value {
     json!({"resourceVersion": meta::text(object, "resourceVersion")})
+}
+
+/// Encodes an object answer in the form the client accepts.
+pub fn reply_object(engine: &Engine, r: &Request, row: &Row, code: u16, object: &Value) -> Result<Reply, Status> {
+    let accepted = accepted(r, false)?;
+    object_reply(engine, r, row, &accepted, code, object)
+}
+
+impl Outcome {
+    /// The answer in the form the client accepts; what is stored needs less work than its tree.
+    pub fn reply(self, engine: &Engine, r: &Request, row: &Row, code: u16) -> Result<Reply, Status> {
+        let accepted = accepted(r, false)?;
+        if let Self::Stored(raw) = &self
+            && let Some(body) = stored(row, &accepted, raw)?
+        {
+            return Ok(Reply::new(code, accepted.format.content_type(), body));
+        }
+        object_reply(engine, r, row, &accepted, code, &self.tree(engine, row)?)
+    }
 }
 
 /// A table of objects. Definitions of the columns are left out of all frames of a watch but the first.

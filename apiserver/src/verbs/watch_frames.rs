@@ -11,7 +11,6 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::engine::Engine;
-use super::get;
 use super::list::put;
 use super::table::{self, Include};
 use crate::cache::{Entry, EventType, Message, Progress, Raw};
@@ -100,7 +99,7 @@ impl Framer {
                 _ => {}
             }
         }
-        match get::served(&self.engine, &self.row, raw) {
+        match self.engine.served(&self.row, raw) {
             Ok(tree) => self.tree(&tree),
             // What entered the cache was readable then.
             Err(_) => b"null".to_vec(),

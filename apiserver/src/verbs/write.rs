@@ -10,7 +10,8 @@ use shared::traces;
 
 use super::engine::Engine;
 use super::managers::Kind;
-use super::{Reply, Request, managers, namespace_of, target};
+use super::{Reply, Request, managers, namespace_of, reply_object, target};
+use crate::admission::Operation;
 use crate::crd;
 use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
@@ -121,7 +122,7 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     traces::step("Conversion done");
     meta::wipe(&mut object);
     if !row.is_stored() {
-        return super::subresources::create_virtual(engine, r, row, object, &options).await;
+        return create_virtual(engine, r, row, object, &options).await;
     }
     let namespace = namespace_of(&r.info, row);
     r.recorder.keep_warnings(check_namespace(&mut object, namespace), &warnings)?;
@@ -134,6 +135,28 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     let created = traced(r, engine.create(&mut t, object).await);
     let created = r.recorder.keep_warnings(created, &t.warnings)?;
     Ok(created.reply(engine, r, row, 201)?.warn(t.warnings))
+}
+
+/// Creates of kinds that are computed or are actions.
+async fn create_virtual(
+    engine: &Arc<Engine>,
+    r: &Request,
+    row: &Row,
+    mut object: Value,
+    options: &WriteOptions,
+) -> Result<Reply, Status> {
+    let namespace = namespace_of(&r.info, row);
+    check_namespace(&mut object, namespace)?;
+    if let Some(acting) = engine.actions.create(engine, r, row, &mut object, options) {
+        return acting.await;
+    }
+    let mut t = target(r, row, "", options, "CreateOptions");
+    engine.admit_and_validate(&mut t, Operation::Create, Some(&mut object), None).await?;
+    let Some(virtuals) = engine.virtuals.get() else { return Err(Status::generic_method_not_allowed()) };
+    match virtuals.create(&r.user, row, namespace, object).await {
+        Some(answer) => reply_object(engine, r, row, 201, &answer?),
+        None => Err(Status::generic_method_not_allowed()),
+    }
 }
 
 /// A PUT may name a uid as a precondition.

@@ -8,6 +8,7 @@ mod evaluate;
 mod mutating;
 mod params;
 mod permission;
+mod plurals;
 mod validating;
 
 use std::sync::Arc;
@@ -25,9 +26,9 @@ use crate::machinery::tree;
 use evaluate::EvaluationInput;
 pub(super) use mutating::MutatingPolicies;
 pub(super) use permission::check as check_parameters;
+use plurals::{GROUP, MUTATING, Plurals, VALIDATING};
 pub(super) use validating::ValidatingPolicies;
 
-const GROUP: &str = "admissionregistration.k8s.io";
 /// Requests that are questions and change nothing: policies are not asked about them.
 const QUESTIONS: [(&str, &str); 6] = [
     ("authentication.k8s.io", "selfsubjectreviews"),
@@ -37,10 +38,6 @@ const QUESTIONS: [(&str, &str); 6] = [
     ("authorization.k8s.io", "selfsubjectrulesreviews"),
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
-/// Plurals of a kind of policies and of its bindings.
-type Plurals = (&'static str, &'static str);
-const VALIDATING: Plurals = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
-const MUTATING: Plurals = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings");
 
 /// Policies of one kind, from the cache.
 struct Policies {

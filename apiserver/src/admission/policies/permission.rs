@@ -9,7 +9,7 @@ use shared::status::Status;
 use shared::status::field::{Error, Path};
 
 use super::super::{Attributes, Operation};
-use super::{GROUP, MUTATING, VALIDATING};
+use super::plurals::{GROUP, MUTATING, VALIDATING};
 use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::machinery::tree;

@@ -9,6 +9,7 @@
 
 mod ciphers;
 mod config;
+mod errors;
 mod kms;
 mod meters;
 mod reload;
@@ -19,6 +20,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 
 pub use config::{ConfigError, Rule};
+pub use errors::{Error, Transformed};
 pub use kms::Kms;
 pub use reload::{Loaded, load, watch};
 
@@ -28,26 +30,6 @@ pub use meters::publish;
 
 /// Prefix of all encrypted values.
 const ENCRYPTED_PREFIX: &[u8] = b"k8s:enc:";
-
-/// Errors of transformers.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// No provider of the resource knows the prefix.
-    #[error("no matching prefix found")]
-    NoPrefix,
-    /// The prefix is known, none of its keys is the right one.
-    #[error("no matching key was found for the provided {0} transformer")]
-    NoKey(&'static str),
-    /// Sealed bytes where plain ones were expected.
-    #[error("identity transformer tried to read encrypted data")]
-    Identity,
-    /// The bytes are damaged, or not for this key.
-    #[error("{0}")]
-    Cipher(&'static str),
-    /// The key management service.
-    #[error("{0}")]
-    Kms(String),
-}
 
 /// A named key with its cipher.
 struct Key {
@@ -67,15 +49,6 @@ enum Kind {
     Identity,
     Keys(Vec<Key>),
     Kms(Arc<Kms>),
-}
-
-/// Opened bytes.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Transformed {
-    /// Decrypted bytes.
-    pub bytes: Vec<u8>,
-    /// The value would be encrypted differently now.
-    pub stale: bool,
 }
 
 impl Provider {

@@ -14,11 +14,11 @@ use super::fields::{choice, one_of};
 use super::meta::immutable;
 use super::names::dns1123_label;
 use super::networking;
-use super::options::{self, ValidationOption};
 use super::pod;
 use super::selectors::{own_selector, picks, template_labels};
 use super::tree::{at, flag, get, has, int, same, text};
 use super::workloads::counts;
+use crate::rules::options::{self, ValidationOption};
 
 const MAX_INDEXED_PARALLELISM: i64 = 100_000;
 /// Above this many completions, jobs that count failures per index are narrower.

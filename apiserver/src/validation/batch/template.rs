@@ -6,8 +6,8 @@ use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use crate::rules::meta::immutable;
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{at, flag, get, int, list, same, text};
-use crate::validation::options::{self, ValidationOption};
 
 /// The template of a changed job.
 pub(super) fn stays(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {

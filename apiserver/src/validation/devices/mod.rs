@@ -18,8 +18,8 @@ use shared::types::is_extended_resource;
 use super::fields::shaped;
 use super::meta::{self, immutable};
 use super::names::{complain, dns1123_label, dns1123_subdomain, label_key, label_value};
-use super::options::{self, ValidationOption};
 use super::tree::{get, has, int, list, same, text, texts};
+use crate::rules::options::{self, ValidationOption};
 use configuration::opaque;
 use names::{Requests, fully_qualified};
 

@@ -13,8 +13,8 @@ use super::names::{
     self, SUBDOMAIN_MAX, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, is_subdomain, path_segment,
     pattern, port_name, port_number, too_long,
 };
-use super::options::{self, ValidationOption};
 use super::tree::{get, has, int, list, text, texts};
+use crate::rules::options::{self, ValidationOption};
 
 /// A new or changed ingress.
 pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {

@@ -4,8 +4,8 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 use shared::types::MIRROR;
 
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{entries, get, has, list, same, text};
-use crate::validation::options::{self, ValidationOption};
 use crate::validation::volume::descending_path;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

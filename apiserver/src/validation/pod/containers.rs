@@ -1,16 +1,17 @@
 //! Containers of a pod: regular, init and ephemeral. Answers for upstream's `validateContainers`,
 //! `validateInitContainers`, `validateEphemeralContainers`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use super::context::PodContext;
 use super::{environment, handlers, mounts, resources, security};
 use crate::rules::names::{complain, dns1123_label, port_name, port_number};
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{get, has, int, list, text, texts};
 use crate::validation::fields::{choice, required, shaped};
-use crate::validation::options::{self, ValidationOption};
 
 /// Fields that ephemeral containers may not set.
 const NOT_EPHEMERAL: [&str; 9] = [
@@ -27,34 +28,6 @@ const NOT_EPHEMERAL: [&str; 9] = [
 const NO_POLICY: &str = "must specify restartPolicy when restart rules are used";
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
-
-/// Parts of the pod that containers may refer to.
-pub(super) struct PodContext<'a> {
-    /// Well formed volumes by name.
-    pub volumes: BTreeMap<&'a str, &'a Value>,
-    pub claims: BTreeSet<&'a str>,
-    pub grace: i64,
-    /// The pod's restart policy.
-    pub policy: &'a str,
-    /// The pod's operating system, if it says one.
-    pub os: Option<&'a str>,
-    /// Users of containers are users of the host.
-    pub host_users: bool,
-}
-
-impl<'a> PodContext<'a> {
-    /// Collects the parts of a spec with these volumes.
-    pub(super) fn of(spec: &'a Value, volumes: BTreeMap<&'a str, &'a Value>) -> Self {
-        Self {
-            volumes,
-            claims: list(spec, "resourceClaims").iter().map(|c| text(c, "name")).filter(|n| !n.is_empty()).collect(),
-            grace: int(spec, "terminationGracePeriodSeconds").unwrap_or_default(),
-            policy: text(spec, "restartPolicy"),
-            os: has(spec, "os").then(|| text(get(spec, "os"), "name")),
-            host_users: get(spec, "hostUsers") != &Value::Bool(false),
-        }
-    }
-}
 
 /// The regular containers.
 pub(super) fn regular(spec: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {

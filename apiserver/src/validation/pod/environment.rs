@@ -5,9 +5,9 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::rules::names::{NameRule, complain, config_key, dns1123_label, dns1123_subdomain, env_var, qualified_name};
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{at, get, has, list, text};
 use crate::validation::fields::{shaped, shaped_if_said};
-use crate::validation::options::{self, ValidationOption};
 use crate::validation::volume::no_backsteps;
 
 const FIELDS: &[&str] = &[

@@ -3,7 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::containers::PodContext;
+use super::context::PodContext;
 use super::signals;
 use crate::rules::names::{complain, not_negative, pattern, port_name, port_number};
 use crate::rules::tree::{get, has, int, list, text};

@@ -2,6 +2,7 @@
 
 pub(crate) mod annotations;
 pub(super) mod containers;
+mod context;
 mod environment;
 pub(super) mod handlers;
 mod mounts;
@@ -104,7 +105,7 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
     }
     let volumes = volume::volumes(spec, pod, &path.child("volumes"), out);
     claims(spec, &path.child("resourceClaims"), out);
-    let around = containers::PodContext::of(spec, volumes);
+    let around = context::PodContext::of(spec, volumes);
     containers::regular(spec, &around, &path.child("containers"), out);
     containers::init(spec, &around, &path.child("initContainers"), out);
     containers::ephemeral(spec, &around, &path.child("ephemeralContainers"), out);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::Value;
 use shared::status::field::{Error, Path};
 
-use super::containers::PodContext;
+use super::context::PodContext;
 use crate::rules::tree::{flag, get, has, list, text};
 use crate::validation::volume::descending_path;
 

@@ -7,8 +7,8 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::rules::names::{complain, dns1123_label, label_key, label_value, qualified_name};
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{entries, get, has, int, list, text, texts};
-use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::{label_selector, label_selector_of, node_selector, node_selector_term};
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];

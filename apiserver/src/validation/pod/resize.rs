@@ -5,8 +5,8 @@ use shared::status::field::{Error, Path};
 use shared::types::MIRROR;
 
 use super::qos::qos_class;
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, has_entries, list, same, text, without};
-use crate::validation::options::{self, ValidationOption};
 
 const ONLY: &str = "only cpu and memory resources are mutable";
 const ONLY_SIDECARS: &str = "only cpu and memory resources for sidecar containers are mutable";

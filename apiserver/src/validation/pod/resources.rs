@@ -9,8 +9,8 @@ use shared::status::field::{Error, Path};
 use shared::types::{is_extended_resource, is_native_resource};
 
 use crate::rules::names::{complain, dns1123_label, qualified_name};
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, list, quantity, text};
-use crate::validation::options::{self, ValidationOption};
 
 /// Resource names without a domain that exist at all.
 pub(in crate::validation) const STANDARD: &[&str] = &[

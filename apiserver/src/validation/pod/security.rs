@@ -9,9 +9,9 @@ use shared::status::field::{Error, Path};
 use super::containers::capabilities;
 use super::windows;
 use crate::rules::names::between;
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{flag, get, has, int, list, text};
 use crate::validation::fields::one_of;
-use crate::validation::options::{self, ValidationOption};
 use crate::validation::volume::descending_path;
 
 const MAX_ID: i64 = 2_147_483_647;

@@ -7,9 +7,9 @@ use shared::status::field::{Error, Path};
 
 use super::annotations;
 use crate::rules::names::{between, complain, dns1123_label, dns1123_subdomain, ip, qualified_name};
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, int, list, text};
 use crate::validation::fields::shaped;
-use crate::validation::options::{self, ValidationOption};
 
 /// `status`.
 pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {

@@ -8,8 +8,8 @@ use shared::status::field::{Error, Path};
 
 use crate::rules::meta::immutable;
 use crate::rules::names::{complain, dns1123_subdomain, not_negative, qualified_name};
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{get, has, int, list, quantity, same, text, texts, without};
-use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::own_selector;
 use crate::validation::volume::driver_name;
 

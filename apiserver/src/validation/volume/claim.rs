@@ -11,10 +11,10 @@ use super::persistent::{
 };
 use crate::rules::meta::{annotation, immutable};
 use crate::rules::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, quantity, same, text, texts};
 use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
-use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::{label_selector, label_selector_of};
 
 const RESIZES: [&str; 5] = [

@@ -2,6 +2,7 @@
 
 pub(super) mod claim;
 mod iscsi;
+mod paths;
 pub(super) mod persistent;
 mod projected;
 mod source;
@@ -16,6 +17,7 @@ use super::fields::choice;
 use super::meta;
 use super::names::{complain, dns1123_label, dns1123_subdomain};
 use super::tree::{get, has, list, text};
+pub(super) use paths::{descending_path, local_path, no_backsteps};
 pub(super) use source::driver_name;
 
 /// Sources of pods in the order they are judged.
@@ -136,27 +138,4 @@ fn image(value: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
         out.push(Error::required(path.child("reference"), ""));
     }
     choice(value, "pullPolicy", &["Always", "IfNotPresent", "Never"], path, out);
-}
-
-/// A path that does not lead upwards.
-pub(super) fn no_backsteps(target: &str, path: &Path, out: &mut Vec<Error>) {
-    if target.split('/').any(|part| part == "..") {
-        out.push(Error::invalid(path, target, "must not contain '..'"));
-    }
-}
-
-/// A relative path that stays below where it starts; empty is fine.
-pub(super) fn descending_path(target: &str, path: &Path, out: &mut Vec<Error>) {
-    if target.starts_with('/') {
-        out.push(Error::invalid(path, target, "must be a relative path"));
-    }
-    no_backsteps(target, path, out);
-}
-
-/// Such a path that may not start with `..` either, as names of projected files.
-pub(super) fn local_path(target: &str, path: &Path, out: &mut Vec<Error>) {
-    descending_path(target, path, out);
-    if target.starts_with("..") && !target.starts_with("../") {
-        out.push(Error::invalid(path, target, "must not start with '..'"));
-    }
 }

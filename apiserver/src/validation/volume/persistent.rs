@@ -7,10 +7,10 @@ use shared::status::field::{Error, Path};
 use super::{MORE_THAN_ONE, source};
 use crate::rules::meta::immutable;
 use crate::rules::names::{complain, dns1123_subdomain};
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, has_entries, quantity, same, text, texts};
 use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
-use crate::validation::options::{self, ValidationOption};
 use crate::validation::selectors::node_selector;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];

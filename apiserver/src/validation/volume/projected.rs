@@ -7,9 +7,9 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::local_path;
+use crate::rules::options::{self, ValidationOption};
 use crate::rules::tree::{get, has, int, list, text};
 use crate::validation::certificates::signer_name;
-use crate::validation::options::{self, ValidationOption};
 use crate::validation::pod::{field_ref, resource_ref};
 use crate::validation::pod_certificate;
 use crate::validation::selectors::label_selector;

@@ -4,8 +4,8 @@ use proto::Value;
 use shared::status::go_quote;
 
 use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports, preferred_term};
+use crate::rules::options::{ValidationOption, allows};
 use crate::rules::tree::{at, get, has, int, list, text, texts};
-use crate::validation::options::{ValidationOption, allows};
 use crate::validation::pod_annotations::{APP_ARMOR, SECCOMP, SECCOMP_POD};
 
 /// Volume sources that no longer do anything, or soon will not: their field, their name and what became of them.

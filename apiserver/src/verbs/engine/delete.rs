@@ -6,39 +6,12 @@ use proto::resources::Row;
 use shared::status::Status;
 
 use super::super::preconditions::check_preconditions;
-use super::{Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
+use super::{DeleteOptions, Deleted, Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
 use crate::admission::Operation;
 use crate::machinery::meta::{self, Deletion, Propagation};
 use crate::registry::strategy;
 use crate::rows::working;
 use crate::storage::{Stored, WriteResult};
-
-/// Options of a delete.
-#[derive(Clone, Debug, Default)]
-pub struct DeleteOptions {
-    /// A dry run: nothing is stored.
-    pub dry_run: bool,
-    /// Seconds of grace.
-    pub grace_period_seconds: Option<i64>,
-    /// Propagation policy for dependents.
-    pub propagation: Option<Propagation>,
-    /// `orphanDependents` is given, and false.
-    pub cascades: bool,
-    /// Precondition.
-    pub uid: Option<String>,
-    /// Precondition.
-    pub resource_version: Option<String>,
-    /// The object cannot be read, and goes all the same.
-    pub unread: bool,
-}
-
-/// Outcome of a delete.
-pub struct Deleted {
-    /// The object as last seen, in the storage row's version.
-    pub object: Value,
-    /// False while it is only marked.
-    pub gone: bool,
-}
 
 impl Engine {
     /// Deletes an object, or marks it.

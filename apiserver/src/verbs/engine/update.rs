@@ -252,7 +252,7 @@ impl Engine {
             reservation.refused();
             self.after_delete(storage, &old).await;
         }
-        pending.finish_traced(self, storage, revision).await.map(Ok)
+        self.finish_traced(pending, storage, revision).await.map(Ok)
     }
 
     /// Changes an object without admission and validation, for subresources that are actions. Returns it as stored.

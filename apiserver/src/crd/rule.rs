@@ -1,0 +1,45 @@
+//! A CEL rule as a schema says it, with what it is compiled to when it is first needed. Answers for upstream's
+//! `ValidationRule`.
+
+use std::sync::OnceLock;
+
+use proto::Value;
+use shared::cel::Program;
+use shared::status::field::ErrorKind;
+
+/// One rule.
+#[derive(Debug)]
+pub struct Rule {
+    pub(super) text: String,
+    pub(super) message: String,
+    pub(super) message_expression: String,
+    pub(super) reason: ErrorKind,
+    pub(super) field_path: Option<String>,
+    pub(super) optional_old: bool,
+    pub(super) program: OnceLock<Result<Program, String>>,
+    pub(super) message_program: OnceLock<Option<Program>>,
+}
+
+/// Reads the rules of a place.
+pub fn compile(list: Option<&Value>) -> Box<[Rule]> {
+    let text = |v: &Value, key: &str| v[key].as_str().unwrap_or("").to_owned();
+    list.and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(|v| Rule {
+            text: text(v, "rule"),
+            message: text(v, "message"),
+            message_expression: text(v, "messageExpression"),
+            reason: match text(v, "reason").as_str() {
+                "FieldValueForbidden" => ErrorKind::Forbidden,
+                "FieldValueRequired" => ErrorKind::Required,
+                "FieldValueDuplicate" => ErrorKind::Duplicate,
+                _ => ErrorKind::Invalid,
+            },
+            field_path: Some(text(v, "fieldPath")).filter(|p| !p.is_empty()),
+            optional_old: v["optionalOldSelf"] == true,
+            program: OnceLock::new(),
+            message_program: OnceLock::new(),
+        })
+        .collect()
+}

@@ -1,0 +1,35 @@
+//! Target of a write as a request names it.
+
+use std::sync::Arc;
+
+use proto::resources::Row;
+use serde_json::{Value, json};
+
+use super::engine::Target;
+use super::{Request, namespace_of};
+use crate::crd;
+use crate::machinery::query::WriteOptions;
+
+/// The target of a write.
+pub fn target<'a>(
+    r: &'a Request,
+    row: &'a Row,
+    subresource: &'a str,
+    options: &'a WriteOptions,
+    kind: &str,
+) -> Target<'a> {
+    let mut object = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+    if options.dry_run {
+        object["dryRun"] = json!(["All"]);
+    }
+    if let Some(m) = r.query.get("fieldManager").filter(|m| !m.is_empty()) {
+        object["fieldManager"] = Value::from(m);
+    }
+    if let Some(v) = r.query.get("fieldValidation").filter(|v| !v.is_empty()) {
+        object["fieldValidation"] = Value::from(v);
+    }
+    let name = if r.info.names_object() { &r.info.name } else { "" };
+    let target = Target::new(row, (namespace_of(&r.info, row), name), &r.user, options);
+    let conversions = crd::converts(row).then(Arc::default);
+    Target { subresource, options_object: object, recorder: r.recorder.clone(), conversions, ..target }
+}
