@@ -66,9 +66,7 @@ pub fn between_folders(tree: &Tree) -> Vec<Finding> {
     let mut arrows: BTreeMap<&str, BTreeSet<(String, String)>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|source| source.is_production()) {
         let Some(room) = room(source) else { continue };
-        let named = source.production_lines().filter(|(_, line)| !line.trim_start().starts_with("//"));
-        let code: String = named.map(|(_, line)| line.to_owned() + "\n").collect();
-        let targets = named_rooms(&code).into_iter().filter(|target| *target != room);
+        let targets = named_rooms(&source.production_code()).into_iter().filter(|target| *target != room);
         arrows.entry(source.krate()).or_default().extend(targets.map(|target| (room.clone(), target)));
     }
     let pairs = |arrows: &BTreeSet<(String, String)>| -> Vec<String> {

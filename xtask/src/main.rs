@@ -6,6 +6,7 @@
 mod allows;
 mod arrows;
 mod budget;
+mod circles;
 mod docs;
 mod length;
 mod lock;
@@ -28,9 +29,10 @@ use crate::tree::Tree;
 type Check = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 /// All checks, in the order in which they are printed.
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     ("crate-arrows", arrows::between_crates),
     ("folder-circles", arrows::between_folders),
+    ("file-circles", circles::largest),
     ("doc-openings", docs::relative_openings),
     ("type-names", names::repeated),
     ("allow-reasons", allows::without_reason),

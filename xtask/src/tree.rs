@@ -36,6 +36,19 @@ impl Source {
         let end = self.text.find("#[cfg(test)]\nmod ").unwrap_or(self.text.len());
         self.text[..end].lines().enumerate().map(|(at, line)| (at + 1, line))
     }
+
+    /// Returns the code before the first inline test module, without comments. A test module in a file of its own ends
+    /// nothing.
+    pub fn production_code(&self) -> String {
+        let mut tests = self.text.match_indices("#[cfg(test)]\n").map(|(at, attribute)| (at, at + attribute.len()));
+        let inline = tests.find(|(_, next)| {
+            let line = self.text[*next..].lines().next().unwrap_or_default();
+            line.contains("mod ") && line.contains('{')
+        });
+        let end = inline.map_or(self.text.len(), |(at, _)| at);
+        let lines = self.text[..end].lines().filter(|line| !line.trim_start().starts_with("//"));
+        lines.map(|line| line.to_owned() + "\n").collect()
+    }
 }
 
 /// Inputs of all checks.
