@@ -146,7 +146,7 @@ impl Writer {
                 return Ok(Outcome::Done);
             };
             let base = base.filter(|(known, _)| *known >= revision(&mirror)).map(|(_, base)| base);
-            if !continued && runs(&status) && mirror.status.as_ref().is_some_and(runs) {
+            if !continued && is_of_beginning(&status, mirror.status.as_ref()) {
                 // The worker has been told of the mirror pod, and is about to say whether what was Ready still is.
                 return Ok(Outcome::Done);
             }
@@ -211,6 +211,12 @@ impl Writer {
         }
         self.queue.add(uid);
     }
+}
+
+/// Reports whether a static pod's status is that of a kubelet that has not yet seen the mirror pod, which says what was before:
+/// what was Ready is not Ready there. A pod that has ended or begins is told of at once.
+fn is_of_beginning(status: &PodStatus, mirror: Option<&PodStatus>) -> bool {
+    runs(status) && mirror.is_some_and(runs)
 }
 
 fn runs(status: &PodStatus) -> bool {
@@ -306,6 +312,22 @@ mod tests {
         let mut status: PodStatus = serde_json::from_value(of(second, "True", second)).expect("status");
         keep_times(&json!({}), &mut status);
         assert_eq!(document(Some(&status)), of(second, "True", second));
+    }
+
+    #[test]
+    fn a_static_pod_that_goes_on_is_told_of_once_its_mirror_was_seen() {
+        let of = |phase: &str| PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() };
+        for (now, before, waits) in [
+            ("Running", Some("Running"), true),
+            ("Running", Some("Pending"), false),
+            ("Running", None, false),
+            ("Succeeded", Some("Running"), false),
+            ("Failed", Some("Running"), false),
+            ("Pending", Some("Running"), false),
+        ] {
+            let before = before.map(of);
+            assert_eq!(is_of_beginning(&of(now), before.as_ref()), waits, "{now} after {before:?}");
+        }
     }
 
     #[test]
