@@ -47,20 +47,6 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> 
     }
 }
 
-/// Visits everything below a folder but the folder itself; `visit` tells whether to look into one. What cannot be read is left
-/// out.
-pub fn visit_below(folder: &Path, mut visit: impl FnMut(&fs::Metadata) -> bool) {
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            if visit(&metadata) && metadata.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

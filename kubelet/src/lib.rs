@@ -2,6 +2,7 @@
 
 pub mod api;
 mod blocking;
+mod bounded;
 pub mod certs;
 pub mod config;
 pub mod cpus;
@@ -37,6 +38,7 @@ pub mod sources;
 pub mod stats;
 pub mod status;
 pub mod topology;
+mod trees;
 pub mod volumes;
 pub mod watchdog;
 mod watched;

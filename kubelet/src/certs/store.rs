@@ -160,6 +160,6 @@ mod tests {
         let other = shared::cert::self_signed("x", &[], &[]).expect("a pair");
         assert!(store.update("nonsense", &other.key, now).is_err());
         assert_eq!(store.load().expect("the good one stays").names, ["b"]);
-        std::fs::remove_dir_all(folder).expect("clean");
+        crate::trees::remove(&folder).expect("clean");
     }
 }

@@ -97,7 +97,7 @@ async fn a_certificate_is_obtained() {
     assert_eq!(asked.lock().requests[0]["metadata"]["generateName"], "csr-");
     let refused = Wanted::client("n1").obtain(&client).await.expect_err("denied").to_string();
     assert_eq!(refused, "certificate signing request csr-1 is denied, reason: r, message: m");
-    std::fs::remove_dir_all(folder).expect("clean");
+    crate::trees::remove(&folder).expect("clean");
 }
 
 /// A certificate that lives for seconds is renewed while the kubelet runs; a refusal is not the end of it.
@@ -127,7 +127,7 @@ async fn a_certificate_is_renewed_before_it_ends() {
     assert!(leaves[1].not_before > leaves[0].not_before, "{leaves:?}");
     assert!(leaves[1].not_before < leaves[0].not_after, "in time: {leaves:?}");
     assert_eq!(asked.lock().requests.len(), 3, "one was refused");
-    std::fs::remove_dir_all(folder).expect("clean");
+    crate::trees::remove(&folder).expect("clean");
 }
 
 /// A kubeconfig of this user.
@@ -171,7 +171,7 @@ async fn a_kubeconfig_without_a_living_certificate_is_bootstrapped_anew() {
         std::fs::write(&kubeconfig_file, kubeconfig(&user)).expect("written");
         assert_eq!(bootstrap::is_valid(&kubeconfig_file, at).await, valid, "{user} at {at}");
     }
-    std::fs::remove_dir_all(folder).expect("clean");
+    crate::trees::remove(&folder).expect("clean");
 }
 
 /// The pair that kubeadm embeds in the first control plane's kubeconfig becomes the pair that is rotated.
@@ -192,7 +192,7 @@ async fn an_embedded_pair_is_adopted_once() {
     assert_eq!(held, format!("{}{}", pair.certificate, pair.key));
     assert!(!bootstrap::adopt(&user(&embedded(&other)), &store, now), "there is one");
     assert_eq!(std::fs::read_to_string(store.current()).expect("a pair"), held);
-    std::fs::remove_dir_all(folder).expect("clean");
+    crate::trees::remove(&folder).expect("clean");
 }
 
 /// The first certificate is asked for with the bootstrap credential, those that follow with the certificate itself; one
@@ -223,6 +223,6 @@ async fn certificates_are_asked_for_with_what_is_valid() {
         };
         let (seen, ()) = tokio::join!(seen, keep);
         assert_eq!(seen, want);
-        std::fs::remove_dir_all(folder).expect("clean");
+        crate::trees::remove(&folder).expect("clean");
     }
 }

@@ -1,7 +1,7 @@
 //! Pods that use more of the node's disk than they may: volumes, containers and pods have limits of their own, whatever
 //! is left on the node. Answers for upstream's `localStorageEviction`.
 
-use crate::files::visit_below;
+use crate::trees;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::quantity::Quantity;
 use std::collections::BTreeMap;
@@ -19,18 +19,13 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Counts everything below a folder; files that cannot be read count nothing.
+    /// Counts a folder and everything below it; nothing where it cannot be read.
     pub fn of(self, folder: &Path) -> u64 {
-        use std::os::unix::fs::MetadataExt;
-        let mut sum = 0;
-        visit_below(folder, |metadata| {
-            sum += match self {
-                Self::Bytes => metadata.blocks() * 512,
-                Self::Inodes => 1,
-            };
-            true
-        });
-        sum
+        let size = trees::size(folder).unwrap_or_default();
+        match self {
+            Self::Bytes => size.bytes,
+            Self::Inodes => size.inodes,
+        }
     }
 }
 
@@ -150,6 +145,6 @@ mod tests {
         let before = Unit::Bytes.of(&folder);
         fs::write(folder.join("deep/file"), vec![1; 10_000]).expect("written");
         assert!(Unit::Bytes.of(&folder) >= before + 10_000);
-        fs::remove_dir_all(&folder).expect("clean");
+        crate::trees::remove(&folder).expect("clean");
     }
 }

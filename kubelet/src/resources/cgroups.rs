@@ -6,15 +6,18 @@ use super::machine::page_size;
 use super::name::Name;
 use super::systemd::Units;
 use super::{CgroupError, CgroupVersion, Cgroups, QosClass, ResourceConfig, Usage, qos_class};
+use crate::trees;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use proto::quantity::Quantity as Amount;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Limit of huge pages of a tier: its pods have their own.
 const UNBOUNDED_HUGE_PAGES: u64 = 1 << 62;
@@ -24,7 +27,7 @@ const UNIFIED: &str = "unified";
 
 /// Rounds of killing before a cgroup that does not empty is given up until the next call.
 const KILL_ROUNDS: usize = 50;
-const KILL_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+const KILL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Program that makes cgroups.
 #[derive(Clone)]
@@ -49,7 +52,12 @@ pub struct FsCgroups {
     config: ResourceConfig,
     /// Sizes of huge pages that the machine has, in bytes.
     page_sizes: Vec<u64>,
+    /// Shares that the burstable tier was given last, and when.
+    burstable: Mutex<Option<(i64, Instant)>>,
 }
+
+/// Upstream's `periodicQOSCgroupUpdateInterval`: shares that have not changed are written again so often.
+const TIER_PERIOD: Duration = Duration::from_secs(60);
 
 impl FsCgroups {
     /// A tree below `root` (`--cgroup-root`, `/` by default) of the host's cgroup mounts.
@@ -84,7 +92,8 @@ impl FsCgroups {
             return Err(CgroupError(format!("invalid configuration: cgroup-root [{path:?}] doesn't exist")));
         }
         let (kubepods, driver) = (root.child("kubepods"), Driver::Cgroupfs);
-        Ok(Self { mounts, unified, kubepods, driver, version, config, page_sizes: Vec::new() })
+        let (page_sizes, burstable) = (Vec::new(), Mutex::default());
+        Ok(Self { mounts, unified, kubepods, driver, version, config, page_sizes, burstable })
     }
 
     #[cfg(test)]
@@ -195,11 +204,8 @@ impl FsCgroups {
         if let (Driver::Systemd(units), Some((unit, _))) = (&self.driver, name.unit()) {
             units.stop(&unit)?;
         }
-        match remove_tree(folder) {
-            // systemd has removed it with its slice.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            done => done.map_err(|error| CgroupError(error.to_string())),
-        }
+        // systemd may have removed it with its slice.
+        trees::remove_folders(folder).map_err(|error| CgroupError(error.to_string()))
     }
 
     /// Uid of the pod whose cgroup a tier's folder is.
@@ -267,7 +273,14 @@ impl Cgroups for FsCgroups {
     fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError> {
         let burstable = active.iter().filter(|pod| qos_class(pod) == QosClass::Burstable);
         let cpu = burstable.filter_map(|pod| pod_requests(pod.spec.as_ref()?).cpu).fold(0, i64::saturating_add);
-        self.limit(&self.tier(QosClass::Burstable), &Limits { shares: Some(shares(cpu)), ..Limits::default() })
+        let (shares, mut given) = (shares(cpu), self.burstable.lock());
+        if given.is_some_and(|(known, at)| known == shares && at.elapsed() < TIER_PERIOD) {
+            return Ok(());
+        }
+        *given = None;
+        self.limit(&self.tier(QosClass::Burstable), &Limits { shares: Some(shares), ..Limits::default() })?;
+        *given = Some((shares, Instant::now()));
+        Ok(())
     }
 
     fn ensure_pod(&self, pod: &Pod) -> Result<(), CgroupError> {
@@ -453,23 +466,16 @@ fn stat_value(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
+/// Processes of a cgroup and of those below it, of which a container may make any number.
 fn pids(folder: &Path) -> Vec<i32> {
-    let mut found: Vec<i32> = fs::read_to_string(folder.join("cgroup.procs"))
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| line.parse().ok())
+    let mut found = Vec::new();
+    let walked = trees::walk_folders(folder, |cgroup| {
+        let text = trees::read(cgroup, c"cgroup.procs").unwrap_or_default();
         // 0 stands for a process of another PID namespace, and for a kill it is the caller's own group.
-        .filter(|pid| *pid > 0)
-        .collect();
-    for child in fs::read_dir(folder).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
-        found.extend(pids(&child.path()));
+        found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
+    });
+    if let Err(error) = walked {
+        tracing::debug!(folder = %folder.display(), %error, "Not all processes of a cgroup are known");
     }
     found
-}
-
-fn remove_tree(folder: &Path) -> std::io::Result<()> {
-    for child in fs::read_dir(folder)?.flatten().filter(|entry| entry.path().is_dir()) {
-        remove_tree(&child.path())?;
-    }
-    fs::remove_dir(folder)
 }

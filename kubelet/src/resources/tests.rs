@@ -109,7 +109,7 @@ fn pods_get_cgroups_in_their_tier_and_lose_them() {
     assert_eq!(tree.pods(), ["u1"]);
     tree.remove_pod("u1").expect("removed");
     assert!(tree.pods().is_empty());
-    std::fs::remove_dir_all(&base).expect("clean");
+    crate::trees::remove(&base).expect("clean");
 }
 
 /// Runtimes make a pod's cgroup in the hierarchy without controllers, too, and leave it there.
@@ -171,7 +171,7 @@ impl systemd::Units for Slices {
 
     fn stop(&self, unit: &str) -> Result<(), CgroupError> {
         self.asked.lock().push(format!("stop {unit}"));
-        std::fs::remove_dir_all(self.folder(unit)).map_err(|error| CgroupError(error.to_string()))
+        crate::trees::remove(&self.folder(unit)).map_err(|error| CgroupError(error.to_string()))
     }
 }
 

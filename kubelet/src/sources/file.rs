@@ -1,6 +1,6 @@
 //! A folder (or single file) of manifests, watched with inotify and read again every `fileCheckFrequency`.
 
-use super::manifest;
+use super::manifest::{self, Owner};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use shared::folder_watch::FolderWatch;
@@ -17,7 +17,7 @@ const MAX_MANIFEST: u64 = 10 * 1024 * 1024;
 ///
 /// # Errors
 /// The path cannot be read: nothing is known of its pods.
-pub fn read(path: &Path, node_name: &str, now: Timestamp) -> std::io::Result<Vec<Pod>> {
+pub fn read(path: &Path, owner: &Owner, now: Timestamp) -> std::io::Result<Vec<Pod>> {
     let mut files: Vec<PathBuf> = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
@@ -40,7 +40,7 @@ pub fn read(path: &Path, node_name: &str, now: Timestamp) -> std::io::Result<Vec
             .and_then(|list| {
                 let origin = file.to_string_lossy();
                 list.into_iter()
-                    .map(|pod| manifest::adopt(pod, "file", &origin, node_name, now))
+                    .map(|pod| manifest::adopt(pod, "file", &origin, owner, now))
                     .collect::<Result<Vec<_>, _>>()
             });
         match decoded {
@@ -71,7 +71,7 @@ fn keep_seen(pods: &mut [Pod], seen: &mut BTreeMap<String, String>) {
 /// Watches `path` and sends the whole set whenever it changed.
 pub async fn watch(
     path: PathBuf,
-    node_name: String,
+    owner: Owner,
     every: Duration,
     sender: mpsc::Sender<super::SourceSet>,
     shutdown: CancellationToken,
@@ -84,8 +84,8 @@ pub async fn watch(
         if !watching {
             watching = changes.watch(&path).is_ok();
         }
-        let (folder, node) = (path.clone(), node_name.clone());
-        let read = tokio::task::spawn_blocking(move || read(&folder, &node, Timestamp::now())).await;
+        let (folder, owner) = (path.clone(), owner.clone());
+        let read = tokio::task::spawn_blocking(move || read(&folder, &owner, Timestamp::now())).await;
         if let Ok(Err(error)) = &read {
             tracing::error!(path = %path.display(), %error, "Unable to read config path");
         }
@@ -118,7 +118,8 @@ mod tests {
     fn a_path_that_cannot_be_read_is_not_an_empty_one() {
         let folder = std::env::temp_dir().join(format!("ironclad-manifests-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir(&folder).expect("folder");
-        let pods = |path: &Path| read(path, "n", Timestamp::UNIX_EPOCH).map(|pods| pods.len()).map_err(|e| e.kind());
+        let owner = Owner { node_name: "n".to_owned(), prevents_references: true };
+        let pods = |path: &Path| read(path, &owner, Timestamp::UNIX_EPOCH).map(|pods| pods.len()).map_err(|e| e.kind());
         assert_eq!(pods(&folder.join("nothing")), Ok(0));
         let manifest = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}";
         std::fs::write(folder.join("pod.yaml"), manifest).expect("manifest");
@@ -127,6 +128,6 @@ mod tests {
         // A link to itself: the file system answers with an error, not with an absence.
         std::os::unix::fs::symlink("loop", folder.join("loop")).expect("link");
         assert!(pods(&folder.join("loop")).is_err());
-        std::fs::remove_dir_all(&folder).expect("removed");
+        crate::trees::remove(&folder).expect("removed");
     }
 }

@@ -2,6 +2,7 @@
 //! that reads cgroups and `/proc`.
 
 use crate::resources::CgroupVersion;
+use crate::trees;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,9 +79,7 @@ impl CgroupReader {
             CgroupVersion::V1 => self.read_v1(path),
             CgroupVersion::V2 => self.read_v2(path),
         };
-        let mut processes = BTreeSet::new();
-        processes_below(&folder, &mut processes);
-        Some(CgroupStats { made, processes: processes.into_iter().collect(), ..stats })
+        Some(CgroupStats { made, processes: processes_below(&folder).into_iter().collect(), ..stats })
     }
 
     fn read_v2(&self, path: &str) -> CgroupStats {
@@ -218,14 +217,16 @@ fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
 }
 
-fn processes_below(folder: &Path, found: &mut BTreeSet<i32>) {
-    let own = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    found.extend(own.lines().filter_map(|line| line.trim().parse::<i32>().ok()));
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            processes_below(&entry.path(), found);
-        }
+fn processes_below(folder: &Path) -> BTreeSet<i32> {
+    let mut found = BTreeSet::new();
+    let walked = trees::walk_folders(folder, |cgroup| {
+        let own = trees::read(cgroup, c"cgroup.procs").unwrap_or_default();
+        found.extend(own.lines().filter_map(|line| line.trim().parse::<i32>().ok()));
+    });
+    if let Err(error) = walked {
+        tracing::debug!(folder = %folder.display(), %error, "Not all processes of a cgroup are known");
     }
+    found
 }
 
 #[cfg(test)]

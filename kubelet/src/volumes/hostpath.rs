@@ -64,6 +64,6 @@ mod tests {
         let error = check(&file, "Directory").expect_err("a file is no directory");
         assert_eq!(error.to_string(), format!("hostPath type check failed: {} is not a directory", file.display()));
         check(&file, "Socket").expect_err("a file is no socket");
-        fs::remove_dir_all(&folder).expect("clean");
+        crate::trees::remove(&folder).expect("clean");
     }
 }

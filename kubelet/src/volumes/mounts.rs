@@ -3,12 +3,15 @@
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::trees;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
+use rustix::fs::{AtFlags, FileType, Gid, OFlags};
+use rustix::io::Errno;
 
 /// Of a file that is read for its variables, so much is taken.
 const LARGEST_FILE: u64 = 1 << 20;
@@ -91,6 +94,34 @@ pub(crate) fn mounts_of_the_same(place: &Path, folder: &Path) -> io::Result<usiz
     let is_same = |line: &&str| device(line).as_ref() == Some(&wanted);
     let points = table.lines().filter(is_same).filter_map(mount_point);
     Ok(points.filter(|point| point.starts_with(&folder)).count())
+}
+
+/// Reports whether a path below the folder of pods is on the kubelet's own file system or in memory, with all that is mounted
+/// below it: no server and no process has to answer for it. Asks the kernel's table alone, not the path.
+pub(crate) fn is_own(pods: &Path, path: &Path) -> io::Result<bool> {
+    let Ok(rest) = path.strip_prefix(pods) else { return Ok(false) };
+    let device = fs::metadata(pods)?.dev();
+    let path = fs::canonicalize(pods)?.join(rest);
+    let own = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    Ok(are_own(&fs::read_to_string("/proc/self/mountinfo")?, &path, &own))
+}
+
+/// Reports whether the mount that a path is in, and those at and below it, are of one device or in memory.
+fn are_own(table: &str, path: &Path, own: &str) -> bool {
+    let is_own = |line: &str| {
+        let kind = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next());
+        line.split(' ').nth(2) == Some(own) || matches!(kind, Some("tmpfs" | "hugetlbfs"))
+    };
+    let lines = || table.lines().filter_map(|line| Some((mount_point(line)?, is_own(line))));
+    // Of several mounts at one place the last is the one that is seen.
+    let above = lines().filter(|(point, _)| path.starts_with(point) && point != path);
+    let around = above.fold((0, true), |(length, found), (point, is_own)| {
+        let own = point.components().count();
+        if own >= length { (own, is_own) } else { (length, found) }
+    });
+    let mut at_or_below = lines().filter(|(point, _)| point.starts_with(path));
+    let is_mount_point = lines().any(|(point, _)| point == path);
+    at_or_below.all(|(_, is_own)| is_own) && (is_mount_point || around.1)
 }
 
 /// Unmounts everything at and below `folder`.
@@ -192,6 +223,9 @@ fn open_beneath(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
     open(Path::new(sub_path)).map_err(io::Error::from)
 }
 
+/// Opens a file of any kind as it is, without reading it or following it.
+const FIXED: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// Permissions of a group on the files of a read-only volume that it is given.
 pub(crate) const GROUP_READS: u32 = 0o440;
 
@@ -203,23 +237,37 @@ pub(crate) fn is_of_group(path: &Path, group: u32) -> io::Result<bool> {
 }
 
 /// Gives a volume to a group (`fsGroup`): the group owns every file and may read it, and
-/// write it unless the volume is read-only; new files inherit the group.
+/// write it unless the volume is read-only; new files inherit the group. What a container puts in a file's place meanwhile is
+/// given to the group or left alone, and never followed.
 pub(crate) fn give_to_group(path: &Path, group: u32, read_only: bool) -> io::Result<()> {
-    let metadata = fs::symlink_metadata(path)?;
-    lchown(path, None, Some(group))?;
-    if metadata.is_symlink() {
+    let access = if read_only { GROUP_READS } else { 0o660 };
+    let root = rustix::fs::open(path, FIXED, rustix::fs::Mode::empty())?;
+    if !give_file(&root, group, access)? {
         return Ok(());
     }
-    let access = if read_only { GROUP_READS } else { 0o660 };
-    let folder = if metadata.is_dir() { 0o2110 } else { 0 };
-    let mode = (metadata.permissions().mode() & 0o7777) | access | folder;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    if metadata.is_dir() {
-        for entry in fs::read_dir(path)? {
-            give_to_group(&entry?.path(), group, read_only)?;
+    trees::walk(path, trees::Mounts::Enter, |found| {
+        match rustix::fs::openat(found.folder, found.name, FIXED, rustix::fs::Mode::empty()) {
+            Ok(file) => give_file(&file, group, access).map(drop),
+            Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
         }
+    })
+}
+
+/// Gives one file to a group. Reports whether it is a folder.
+fn give_file(file: &OwnedFd, group: u32, access: u32) -> io::Result<bool> {
+    rustix::fs::chownat(file, c"", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+    let mode = rustix::fs::fstat(file)?.st_mode;
+    let kind = FileType::from_raw_mode(mode);
+    if kind == FileType::Symlink {
+        return Ok(false);
     }
-    Ok(())
+    let is_folder = kind == FileType::Directory;
+    let mode = (mode & 0o7777) | access | if is_folder { 0o2110 } else { 0 };
+    // By the descriptor: a descriptor of a path alone cannot be changed itself.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(is_folder)
 }
 
 #[cfg(test)]
@@ -231,6 +279,61 @@ mod tests {
         let line = r"36 35 98:0 /mnt1 /a\040b\134c rw,noatime master:1 - ext3 /dev/root rw";
         assert_eq!(mount_point(line), Some(PathBuf::from(r"/a b\c")));
         assert_eq!(mount_point("short"), None);
+    }
+
+    #[test]
+    fn file_systems_that_may_be_away_are_told_from_the_nodes_own() {
+        let table = "1 0 8:1 / / rw - ext4 /dev/sda1 rw
+2 1 0:30 / /pods/a/volumes/memory rw - tmpfs tmpfs rw
+3 1 0:31 / /pods/b/volumes/nfs rw - nfs4 server:/export rw
+4 1 8:1 /x /pods/c/volumes/local rw - ext4 /dev/sda1 rw
+5 1 0:32 / /pods/d/volumes/over rw - fuse.sshfs x rw
+6 5 0:33 / /pods/d/volumes/over rw - tmpfs tmpfs rw
+7 1 0:34 / /other rw - nfs4 server:/export rw";
+        for (path, expected) in [
+            ("/pods/a", true),
+            ("/pods/a/volumes/memory/x", true),
+            ("/pods/b", false),
+            ("/pods/b/volumes/nfs", false),
+            ("/pods/b/volumes/nfs/deep", false),
+            ("/pods/b/volumes/nfs-like", true),
+            ("/pods/c", true),
+            ("/pods/d", false),
+            ("/pods/d/volumes/over/x", true),
+            ("/other", false),
+        ] {
+            assert_eq!(are_own(table, Path::new(path), "8:1"), expected, "{path}");
+        }
+        let root = tempfile::tempdir().expect("a folder");
+        let pods = root.path().join("pods");
+        fs::create_dir(&pods).expect("made");
+        assert!(is_own(&pods, &pods.join("uid/volumes")).expect("read"));
+        assert!(!is_own(&pods, Path::new("/proc")).expect("read"), "not below the pods");
+    }
+
+    /// A container that still runs may swap a file for a link while a volume is given to a group.
+    #[test]
+    fn giving_to_a_group_never_follows_links() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (volume, outside) = (root.path().join("volume"), root.path().join("outside"));
+        fs::create_dir_all(volume.join("deep")).expect("made");
+        for file in [&outside, &volume.join("file"), &volume.join("deep/file")] {
+            fs::write(file, "text").expect("written");
+            fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("mode");
+        }
+        std::os::unix::fs::symlink(&outside, volume.join("link")).expect("a link");
+        give_to_group(&volume, 1234, false).expect("given");
+        let of = |path: &Path| {
+            let about = fs::symlink_metadata(path).expect("there");
+            (about.gid(), about.permissions().mode() & 0o7777)
+        };
+        assert_eq!(of(&volume.join("deep/file")), (1234, 0o660));
+        assert_eq!(of(&volume.join("deep")).1 & 0o2770, 0o2770);
+        assert_eq!(of(&volume.join("link")).0, 1234, "the link is the group's");
+        assert_eq!(of(&outside).1, 0o600, "what it leads to is not");
+        assert_ne!(of(&outside).0, 1234);
+        give_to_group(&volume.join("link"), 1235, true).expect("a link alone");
+        assert_ne!(of(&outside).0, 1235);
     }
 
     #[test]
@@ -270,6 +373,6 @@ mod tests {
         open_beneath(&volume, "made").expect("made");
         let mode = fs::metadata(volume.join("made")).expect("made").permissions().mode();
         assert_eq!(mode & 0o777, 0o777, "as open as the volume");
-        fs::remove_dir_all(&volume).expect("clean");
+        crate::trees::remove(&volume).expect("clean");
     }
 }

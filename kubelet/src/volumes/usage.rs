@@ -1,11 +1,8 @@
 //! Use of volumes: bytes and files, as `/stats/summary` and the metrics tell them. Upstream's `volume_stat_calculator.go`.
 
 use crate::csi::v1::{NodeGetVolumeStatsResponse, volume_usage::Unit};
-use crate::files::visit_below;
+use crate::trees;
 use std::collections::HashMap;
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,9 +57,9 @@ impl Usage {
 
     /// The files below a folder, and the file system that they are in.
     pub(super) fn of_folder(folder: &Path) -> Option<Self> {
-        let (bytes, files) = measure(folder).ok()?;
+        let size = trees::size(folder).ok()?;
         let around = Self::of_file_system(folder)?;
-        Some(Self { used: Some(bytes), inodes_used: Some(files), ..around })
+        Some(Self { used: Some(size.bytes), inodes_used: Some(size.inodes), ..around })
     }
 
     /// A driver's answer.
@@ -82,40 +79,38 @@ impl Usage {
     }
 }
 
-/// Bytes and number of the files below a folder, itself included; nothing of other file systems.
-fn measure(folder: &Path) -> io::Result<(u64, u64)> {
-    let root = fs::symlink_metadata(folder)?;
-    let (mut bytes, mut files) = (root.blocks() * 512, 1);
-    visit_below(folder, |metadata| {
-        let is_own = metadata.dev() == root.dev();
-        if is_own {
-            bytes += metadata.blocks() * 512;
-            files += 1;
-        }
-        is_own
-    });
-    Ok((bytes, files))
+/// Numbers of a pod's volumes as they were last looked at.
+struct Last {
+    at: Instant,
+    usage: Arc<Vec<VolumeUsage>>,
+    /// Somebody looks: a file system that does not answer holds one thread.
+    is_looking: bool,
 }
 
-/// Numbers of pods' volumes as they were last looked at, by uid.
+/// Numbers of pods' volumes, by uid.
 #[derive(Default)]
-pub(super) struct Known(HashMap<String, (Instant, Arc<Vec<VolumeUsage>>)>);
+pub(super) struct Known(HashMap<String, Last>);
 
 impl Known {
-    /// The last numbers, and whether to look again: only one of those who ask is told so.
+    /// The last numbers, and whether to look again: only one of those who ask is told so, and none while that one looks.
     pub(super) fn ask(&mut self, uid: &str, now: Instant) -> (Arc<Vec<VolumeUsage>>, bool) {
-        let entry = self.0.get_mut(uid);
-        let is_due = entry.as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= PERIOD);
-        let last = entry.map(|(_, last)| Arc::clone(last)).unwrap_or_default();
+        let Some(last) = self.0.get_mut(uid) else {
+            let usage = Arc::<Vec<VolumeUsage>>::default();
+            self.0.insert(uid.to_owned(), Last { at: now, usage: Arc::clone(&usage), is_looking: true });
+            return (usage, true);
+        };
+        let is_due = !last.is_looking && now.duration_since(last.at) >= PERIOD;
         if is_due {
-            self.0.insert(uid.to_owned(), (now, Arc::clone(&last)));
+            (last.at, last.is_looking) = (now, true);
         }
-        (last, is_due)
+        (Arc::clone(&last.usage), is_due)
     }
 
-    /// Keeps new numbers.
+    /// Keeps new numbers of a pod that is there yet.
     pub(super) fn keep(&mut self, uid: &str, now: Instant, usage: Arc<Vec<VolumeUsage>>) {
-        self.0.insert(uid.to_owned(), (now, usage));
+        if let Some(last) = self.0.get_mut(uid) {
+            *last = Last { at: now, usage, is_looking: false };
+        }
     }
 
     /// Forgets a pod.
@@ -149,19 +144,6 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_folder_are_counted_and_those_of_other_file_systems_are_not() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (before, one) = measure(folder.path()).expect("measured");
-        fs::create_dir(folder.path().join("deep")).expect("made");
-        fs::write(folder.path().join("deep/file"), vec![1; 10_000]).expect("written");
-        std::os::unix::fs::symlink("/proc", folder.path().join("link")).expect("a link");
-        let (bytes, files) = measure(folder.path()).expect("measured");
-        assert!(bytes >= before + 10_000);
-        assert_eq!(files, one + 3);
-        measure(&folder.path().join("none")).expect_err("nothing is there");
-    }
-
-    #[test]
     fn numbers_are_looked_at_once_a_minute() {
         let (mut known, start) = (Known::default(), Instant::now());
         assert!(known.ask("u", start).1);
@@ -169,8 +151,11 @@ mod tests {
         let usage = VolumeUsage { volume: "v".to_owned(), claim: None, usage: Usage::default() };
         known.keep("u", start, Arc::new(vec![usage.clone()]));
         assert_eq!(known.ask("u", start + PERIOD / 2), (Arc::new(vec![usage.clone()]), false));
-        assert_eq!(known.ask("u", start + PERIOD), (Arc::new(vec![usage]), true));
+        assert_eq!(known.ask("u", start + PERIOD), (Arc::new(vec![usage.clone()]), true));
+        let (last, is_due) = known.ask("u", start + PERIOD * 9);
+        assert!(!is_due && last.len() == 1, "the one who looks hangs");
         known.forget("u");
-        assert!(known.ask("u", start).0.is_empty());
+        known.keep("u", start, Arc::new(vec![usage]));
+        assert!(known.ask("u", start).0.is_empty(), "what is told late of a pod that is gone is not kept");
     }
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use crate::trees;
 use jiff::Timestamp;
 
 const DATA: &str = "..data";
@@ -45,7 +46,7 @@ pub(super) fn write(volume: &Path, payload: &Payload, now: Timestamp) -> io::Res
     let version = version_name(volume, now);
     if let Err(error) = write_version(&volume.join(&version), payload) {
         // Each attempt would leave another one, in memory that nobody is charged for.
-        fs::remove_dir_all(volume.join(&version)).ok();
+        trees::remove(&volume.join(&version)).ok();
         return Err(error);
     }
     fs::remove_file(volume.join(NEW_DATA)).ok();
@@ -143,7 +144,7 @@ fn remove_stale(volume: &Path, payload: &Payload, version: &str) -> io::Result<(
         let kind = entry.file_type()?;
         if name.starts_with("..") {
             if kind.is_dir() && name != version {
-                fs::remove_dir_all(entry.path())?;
+                trees::remove(&entry.path())?;
             }
         } else if kind.is_symlink() && !visible(payload).any(|known| known == name) {
             fs::remove_file(entry.path())?;
@@ -163,7 +164,7 @@ mod tests {
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("ironclad-writer-{name}-{}", std::process::id()));
-        fs::remove_dir_all(&folder).ok();
+        crate::trees::remove(&folder).ok();
         fs::create_dir_all(&folder).expect("folder");
         folder
     }
@@ -183,7 +184,7 @@ mod tests {
         write(&volume, &payload(&[("a", "3")]), now).expect("second");
         assert_eq!(fs::read_to_string(volume.join("a")).expect("a"), "3");
         assert!(!volume.join("sub").exists() && !volume.join(&first).exists());
-        fs::remove_dir_all(&volume).expect("clean");
+        crate::trees::remove(&volume).expect("clean");
     }
 
     #[test]
@@ -192,6 +193,6 @@ mod tests {
         for path in ["", "/etc/passwd", "../x", "a/../../x", "..data"] {
             assert!(write(&volume, &payload(&[(path, "x")]), Timestamp::UNIX_EPOCH).is_err(), "{path}");
         }
-        fs::remove_dir_all(&volume).expect("clean");
+        crate::trees::remove(&volume).expect("clean");
     }
 }

@@ -93,7 +93,7 @@ mod tests {
         std::fs::write(&secret, "of the node").expect("written");
         std::os::unix::fs::symlink(&secret, &link).expect("a link");
         assert_eq!([head(&pipe), head(&link), head(&secret)], ["", "", "of the node"]);
-        std::fs::remove_dir_all(&folder).expect("removed");
+        crate::trees::remove(&folder).expect("removed");
     }
 
     #[test]

@@ -188,7 +188,7 @@ impl Node for Fake {
         let text = format!("unpublish {handle} {}", user(&target));
         let work = |state: &mut State| {
             state.published.entry(handle.clone()).or_default().remove(&target);
-            fs::remove_dir_all(&target).ok();
+            crate::trees::remove(target.as_ref()).ok();
             fs::remove_file(&target).ok();
         };
         self.call("unpublish", text, &handle, work, v1::NodeUnpublishVolumeResponse {}).await
