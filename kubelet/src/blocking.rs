@@ -1,11 +1,100 @@
-//! Work that blocks, on a thread for it.
+//! Work that blocks, on threads for it. Work on file systems that may be away goes by lanes: however many of them hang, the
+//! rest of the node has threads.
 
 use std::io;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// Longest wait for a thread of a lane.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// Set-up of what lies on other file systems than the kubelet's own.
+pub static MOUNTING: Lane = Lane::new("volume set-up", 8, WAIT);
+/// Unmounts, and what follows them.
+pub static UNMOUNTING: Lane = Lane::new("volume tear-down", 8, WAIT);
+/// Numbers of file systems and folders.
+pub static STATISTICS: Lane = Lane::new("volume statistics", 4, WAIT);
+/// Removal of the trees of pods that are gone.
+pub static REMOVAL: Lane = Lane::new("removal of folders", 4, WAIT);
+
+/// A kind of work of which only so much blocks at a time. All of them together leave a quarter of the process' threads alone.
+pub struct Lane {
+    name: &'static str,
+    threads: Semaphore,
+    wait: Duration,
+}
+
+impl Lane {
+    const fn new(name: &'static str, threads: usize, wait: Duration) -> Self {
+        Self { name, threads: Semaphore::const_new(threads), wait }
+    }
+
+    /// Runs work that may block for ever: its result, with errors as text.
+    ///
+    /// # Errors
+    /// The work fails, or every thread of the lane hangs.
+    pub async fn run<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        let waited = tokio::time::timeout(self.wait, self.threads.acquire()).await;
+        let Ok(Ok(thread)) = waited else {
+            return Err(format!("timed out waiting for other operations of {} that do not end", self.name));
+        };
+        blocking(move || {
+            let _thread = thread;
+            work()
+        })
+        .await
+    }
+}
 
 /// Runs work that blocks: its result, with errors as text.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, String> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex, mpsc};
+
+    #[tokio::test]
+    async fn work_that_hangs_takes_the_threads_of_its_own_lane_alone() {
+        static HUNG: Lane = Lane::new("tests", 2, Duration::from_millis(50));
+        static OTHER: Lane = Lane::new("others", 1, Duration::from_secs(30));
+        let (release, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let (begun, mut beginning) = tokio::sync::mpsc::unbounded_channel();
+        let hang = || {
+            let (wait, begun) = (Arc::clone(&wait), begun.clone());
+            tokio::spawn(HUNG.run(move || {
+                begun.send(()).map_err(io::Error::other)?;
+                wait.lock().map_err(|_| io::Error::other("poisoned"))?.recv().map_err(io::Error::other)
+            }))
+        };
+        let hanging = [hang(), hang()];
+        for _ in &hanging {
+            beginning.recv().await.expect("begun");
+        }
+        let refused = HUNG.run(|| Ok(())).await;
+        assert_eq!(refused, Err("timed out waiting for other operations of tests that do not end".to_owned()));
+        assert_eq!(OTHER.run(|| Ok(1)).await, Ok(1));
+        for work in hanging {
+            release.send(()).expect("it waits");
+            work.await.expect("ended").expect("done");
+        }
+        assert_eq!(HUNG.run(|| Ok(2)).await, Ok(2));
+        assert_eq!(HUNG.run(|| Err::<(), _>(io::Error::other("no"))).await, Err("no".to_owned()));
+    }
+
+    #[test]
+    fn lanes_leave_threads_for_the_rest() {
+        let lanes = [&MOUNTING, &UNMOUNTING, &STATISTICS, &REMOVAL];
+        let threads: usize = lanes.iter().map(|lane| lane.threads.available_permits()).sum();
+        assert!(threads * 4 <= shared::run::BLOCKING_THREADS * 3, "{threads}");
     }
 }

@@ -6,7 +6,7 @@ use super::drivers::Drivers;
 use super::layout::{self, Key, Layout, Published, Record, Staged};
 use super::volume::{self, Lifecycle, SecretName, Volume};
 use super::{CallError, Failure, expansion, v1};
-use crate::blocking::blocking;
+use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
@@ -270,11 +270,11 @@ impl Csi {
         };
         self.attachments.stage(&volume.unique_name());
         let target = staging.clone();
-        blocking(move || {
+        let prepare = move || {
             make_private(&target)?;
             layout::write(&folder, &record)
-        })
-        .await?;
+        };
+        MOUNTING.run(prepare).await?;
         let request = v1::NodeStageVolumeRequest {
             volume_id: volume.handle.clone(),
             publish_context: call.context.clone(),
@@ -296,7 +296,7 @@ impl Csi {
         if self.users_of(&key).await.is_ok_and(|users| users.is_empty()) {
             let folder = self.layout.staged(&volume.driver, &volume.handle, &volume.name, volume.is_block);
             let staging = self.staging(volume);
-            if blocking(move || layout::remove(&folder, &staging)).await.is_ok() {
+            if UNMOUNTING.run(move || layout::remove(&folder, &staging)).await.is_ok() {
                 self.attachments.unstage(&volume.unique_name());
             }
         }
@@ -339,7 +339,7 @@ impl Csi {
     /// Removes the files of a volume that is not published.
     async fn forget_published(&self, uid: &str, name: &str, is_block: bool, target: PathBuf) -> Result<(), String> {
         let (folder, link) = (self.layout.published(uid, name, is_block), self.layout.pod_device(uid, name));
-        blocking(move || {
+        let remove = move || {
             if !is_block {
                 return remove_mount(&folder, &target);
             }
@@ -347,8 +347,8 @@ impl Csi {
             mounts::unmount_all(&target)?;
             layout::gone(fs::remove_file(target))?;
             layout::gone(fs::remove_file(link))
-        })
-        .await
+        };
+        UNMOUNTING.run(remove).await
     }
 
     async fn publication(&self, call: &Call<'_>) -> Result<v1::NodePublishVolumeRequest, String> {
@@ -381,7 +381,7 @@ impl Csi {
             return Ok(());
         }
         let handle = call.volume.handle.clone();
-        let given = blocking(move || {
+        let given = MOUNTING.run(move || {
             if group.on_root_mismatch && mounts::is_of_group(&target, group.id)? {
                 return Ok(());
             }
@@ -545,11 +545,11 @@ impl Csi {
             }
             let name = is_block.then(|| name.clone());
             let layout = self.layout.clone();
-            blocking(move || {
+            let remove = move || {
                 remove_mount(&folder, &staging)?;
                 name.map_or(Ok(()), |name| layout.remove_device(&name))
-            })
-            .await?;
+            };
+            UNMOUNTING.run(remove).await?;
         }
         self.attachments.unstage(&volume::unique_name(&key.0, &key.1));
         Ok(())

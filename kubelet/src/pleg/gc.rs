@@ -1,7 +1,9 @@
 //! Garbage: dead containers beyond the newest one per name, dead sandboxes that nothing refers to, pods that no
 //! source wants, folders and cgroups of pods long gone.
 
+use crate::blocking::REMOVAL;
 use crate::cri::{labels, v1};
+use crate::trees;
 use crate::workers::context::Context;
 use crate::workers::kill;
 use crate::workers::manager::Manager;
@@ -123,7 +125,9 @@ async fn orphans(cx: &Context, manager: &Manager, present: &impl Fn(&str) -> boo
         if kill::pod(cx, &pod, &observed, 1, &hooks_run).await.is_ok() {
             kill::remove(cx, &observed).await;
             let logs = cx.settings.pod_log_dir(crate::pods::namespace(&pod), crate::pods::name(&pod), &uid);
-            let _ = tokio::fs::remove_dir_all(logs).await;
+            if let Err(error) = REMOVAL.run(move || trees::remove(&logs)).await {
+                tracing::warn!(pod_uid = uid, error, "Could not remove the logs of a pod");
+            }
         }
     }
 }
@@ -153,8 +157,8 @@ async fn leftovers(
         *volumes = Some(tokio::spawn(take_down(Arc::clone(cx), folders, claims)));
     }
     for (uid, folder) in logs.into_iter().filter(|(uid, _)| gone(uid)) {
-        if let Err(error) = tokio::fs::remove_dir_all(&folder).await {
-            tracing::warn!(pod_uid = uid, %error, "Could not remove the logs of a pod that is gone");
+        if let Err(error) = REMOVAL.run(move || trees::remove(&folder)).await {
+            tracing::warn!(pod_uid = uid, error, "Could not remove the logs of a pod that is gone");
         }
     }
     for uid in cgroups.into_iter().filter(gone) {
@@ -175,9 +179,14 @@ async fn take_down(cx: Arc<Context>, uids: Vec<String>, with_claims: Vec<String>
         }
     }
     for uid in uids {
-        match cx.volumes.unmount(&uid).await {
-            Ok(()) => drop(tokio::fs::remove_dir_all(cx.settings.pod_dir(&uid)).await),
-            Err(error) => tracing::warn!(pod_uid = uid, %error, "Could not take down volumes of a pod that is gone"),
+        let unmounted = cx.volumes.unmount(&uid).await.map_err(|error| error.to_string());
+        let folder = cx.settings.pod_dir(&uid);
+        let removed = match unmounted {
+            Ok(()) => REMOVAL.run(move || trees::remove(&folder)).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            tracing::warn!(pod_uid = uid, error, "Could not take down volumes of a pod that is gone");
         }
     }
     cx.volumes.sweep().await;
@@ -249,7 +258,7 @@ mod tests {
         }
         std::os::unix::fs::symlink("/tmp", root.join("a_b_link")).expect("link");
         assert_eq!(log_folders(&root), [("uid".to_owned(), root.join("ns_pod_uid"))]);
-        std::fs::remove_dir_all(&root).expect("removed");
+        crate::trees::remove(&root).expect("removed");
     }
 
     #[test]

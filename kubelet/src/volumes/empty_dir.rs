@@ -2,6 +2,7 @@
 
 use super::mounts;
 use crate::facts::PodFacts;
+use crate::files::make_private;
 use crate::resources::pod_limits;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
 use proto::quantity::Quantity as Amount;
@@ -27,10 +28,19 @@ pub(super) fn memory_size(pod: &Pod, facts: &PodFacts, source: &EmptyDirVolumeSo
     [own, pod, node].into_iter().flatten().filter(|bytes| *bytes > 0).min()
 }
 
-/// An empty folder that lives as long as the pod. Once it is there it is the containers'
-/// own: a second call must not touch it.
-pub(super) fn empty_dir(folder: &Path, medium: &str, size: Option<i64>, group: Option<u32>) -> io::Result<()> {
-    if folder.is_dir() && (medium.is_empty() || mounts::is_mount_point(folder)?) {
+/// File that says that a volume's folder is whole: upstream's name of it.
+const READY: &str = "ready";
+
+/// An empty folder that lives as long as the pod. Once it is ready it is the containers' own: a second call must not touch it.
+/// One that a kubelet was killed at making is not: `record` is the folder of the file that says so, as upstream has it.
+pub(super) fn empty_dir(
+    (folder, record): (&Path, &Path),
+    medium: &str,
+    size: Option<i64>,
+    group: Option<u32>,
+) -> io::Result<()> {
+    let is_made = if medium.is_empty() { folder.is_dir() } else { mounts::is_mount_point(folder)? };
+    if is_made && record.join(READY).is_file() {
         return Ok(());
     }
     make_folder(folder, 0o777)?;
@@ -44,7 +54,9 @@ pub(super) fn empty_dir(folder: &Path, medium: &str, size: Option<i64>, group: O
         mounts::memory(folder, "hugetlbfs", "")?;
     }
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
-    group.map_or(Ok(()), |group| mounts::give_to_group(folder, group, false))
+    group.map_or(Ok(()), |group| mounts::give_to_group(folder, group, false))?;
+    make_private(record)?;
+    fs::File::create(record.join(READY)).map(drop)
 }
 
 #[cfg(test)]
@@ -53,6 +65,23 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use serde_json::json;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn a_folder_that_a_kubelet_was_killed_at_making_is_finished() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (folder, record) = (root.path().join("volumes/v"), root.path().join("plugins/v"));
+        let mode = || fs::metadata(&folder).expect("made").permissions().mode() & 0o7777;
+        fs::create_dir_all(&folder).expect("made");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("mode");
+        empty_dir((&folder, &record), "", None, Some(1234)).expect("made");
+        assert_eq!(mode(), 0o2777, "everybody's, and the group's");
+        assert!(record.join("ready").is_file());
+        // From now on it is the container's.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("mode");
+        empty_dir((&folder, &record), "", None, Some(1234)).expect("there");
+        assert_eq!(mode(), 0o700);
+        empty_dir((&folder, &record), "Disk", None, None).expect_err("no such medium");
+    }
 
     #[test]
     fn a_volume_in_memory_is_as_large_as_its_pod_may_be() {

@@ -2,7 +2,7 @@
 //! options.
 
 use super::mounts;
-use crate::blocking::blocking;
+use crate::blocking::MOUNTING;
 use crate::files::make_private;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 use nix::mount::{MntFlags, umount2};
@@ -67,7 +67,7 @@ impl Request {
             return Err(format!("invalid source {:?}", self.source));
         }
         let place = target.to_path_buf();
-        if blocking(move || prepare(&place)).await? {
+        if MOUNTING.run(move || prepare(&place)).await? {
             return Ok(false);
         }
         let arguments = self.arguments(target);
@@ -80,7 +80,7 @@ impl Request {
             Err(_) => format!("mount failed: {program} did not end within {} s", TIMEOUT.as_secs()),
         };
         let place = target.to_path_buf();
-        if let Err(error) = blocking(move || clean(&place)).await {
+        if let Err(error) = MOUNTING.run(move || clean(&place)).await {
             tracing::warn!(target = %target.display(), error, "Could not clean up after a mount that failed");
         }
         Err(failure)

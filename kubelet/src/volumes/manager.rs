@@ -5,12 +5,13 @@ use super::setup::Inner;
 use super::tokens::Tokens;
 use super::usage::VolumeUsage;
 use super::{MountedVolume, VolumeError, Volumes, mounts};
-use crate::blocking::blocking;
+use crate::blocking::{MOUNTING, REMOVAL, UNMOUNTING};
 use crate::csi::{Csi, Drivers};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
 use crate::pods;
 use crate::settings::Settings;
+use crate::trees;
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node, Pod, VolumeMount};
@@ -110,7 +111,8 @@ impl Volumes for Manager {
         let target = self.inner.sub_paths(uid).join(&mount.name).join(container).join(index.to_string());
         let (source, sub_path, bound) = (volume.host_path.clone(), sub_path.to_owned(), target.clone());
         let name = mount.name.clone();
-        blocking(move || mounts::bind_sub_path(&source, &sub_path, &bound)).await.map_err(|error| {
+        let bind = move || mounts::bind_sub_path(&source, &sub_path, &bound);
+        self.inner.on_files(&MOUNTING, &volume.host_path, bind).await.map_err(|error| {
             // Users are not told what is where on the host.
             tracing::warn!(pod_uid = uid, volume = name, error, "Failed to prepare subPath");
             VolumeError::SubPath(format!(
@@ -123,7 +125,8 @@ impl Volumes for Manager {
     async fn read(&self, volume: &MountedVolume, path: &str) -> Result<Option<String>, VolumeError> {
         let (root, path) = (volume.host_path.clone(), path.to_owned());
         let failed = |error: String| VolumeError::SubPath(format!("failed to read file of a volume: {error}"));
-        blocking(move || mounts::read_beneath(&root, &path)).await.map_err(failed)
+        let read = move || mounts::read_beneath(&root, &path);
+        self.inner.on_files(&MOUNTING, &volume.host_path, read).await.map_err(failed)
     }
 
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
@@ -139,9 +142,14 @@ impl Volumes for Manager {
         let _alone = lock.busy.write().await;
         // Sub-paths keep the volumes busy that they are in.
         let sub_paths = inner.sub_paths(pod_uid);
-        blocking(move || mounts::unmount_all(&sub_paths)).await.map_err(VolumeError::TearDown)?;
+        let bound = sub_paths.clone();
+        let unmounted = inner.on_files(&UNMOUNTING, &sub_paths, move || mounts::unmount_all(&bound)).await;
+        unmounted.map_err(VolumeError::TearDown)?;
         inner.csi.unpublish(pod_uid).await.map_err(VolumeError::TearDown)?;
-        blocking(move || take_down(&folder)).await.map_err(VolumeError::TearDown)?;
+        let own = folder.clone();
+        let unmounted = inner.on_files(&UNMOUNTING, &folder, move || unmount_whole(&own)).await;
+        unmounted.map_err(VolumeError::TearDown)?;
+        REMOVAL.run(move || trees::remove(&folder)).await.map_err(VolumeError::TearDown)?;
         // A disk that cannot be taken from the node now is left to the sweep: the pod has nothing of it any more.
         inner.disks.release(pod_uid).await.iter().for_each(|unique| inner.csi.let_go(unique));
         self.locks.lock().remove(pod_uid);
@@ -191,16 +199,13 @@ impl Volumes for Manager {
     }
 }
 
-/// Deletes a pod's folder, never across a mount point: what is mounted is not the pod's.
-fn take_down(folder: &Path) -> io::Result<()> {
-    if !folder.exists() {
-        return Ok(());
-    }
+/// Unmounts all that is below a pod's folder.
+fn unmount_whole(folder: &Path) -> io::Result<()> {
     mounts::unmount_all(folder)?;
-    if let Some(left) = mounts::below(folder)?.first() {
-        return Err(io::Error::other(format!("{} is still mounted", left.display())));
+    match mounts::below(folder)?.first() {
+        Some(left) => Err(io::Error::other(format!("{} is still mounted", left.display()))),
+        None => Ok(()),
     }
-    fs::remove_dir_all(folder)
 }
 
 #[cfg(test)]

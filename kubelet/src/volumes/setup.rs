@@ -8,7 +8,7 @@ use super::helper::{self, Request};
 use super::tokens::Tokens;
 use super::usage::{Known, Usage, VolumeUsage};
 use super::{MountedVolume, VolumeError, hostpath, mounts, writer};
-use crate::blocking::blocking;
+use crate::blocking::{Lane, MOUNTING, STATISTICS, blocking};
 use crate::csi::{self, Csi, Failure, Group, Ready};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use shared::placement;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,7 +99,10 @@ impl Inner {
                 grown.map_err(|failure| driver_error(&failure, &volume))?;
                 ready
             }
-            Source::Device(path) => device(path).map_err(|message| set_up(&claimed.name, message))?,
+            Source::Device(path) => {
+                let found = MOUNTING.run(move || device(path)).await;
+                found.map_err(|message| set_up(&claimed.name, message))?
+            }
             Source::Local(path) => {
                 let bound = self.bind(pod, &claimed.name, path, (claimed.read_only, &claimed.options)).await;
                 bound.map_err(|message| set_up(&claimed.name, message))?
@@ -114,7 +118,7 @@ impl Inner {
             }
             Source::Path(source) => {
                 let (path, kind) = (PathBuf::from(&source.path), source.type_.unwrap_or_default());
-                let checked = blocking(move || hostpath::check(&path, &kind)).await;
+                let checked = MOUNTING.run(move || hostpath::check(&path, &kind)).await;
                 checked.map_err(|message| set_up(&claimed.name, message))?
             }
         };
@@ -178,7 +182,7 @@ impl Inner {
         let is_new = self.disks.mount(uid, &disk, &at).await.map_err(|(step, message)| failed(step, message))?;
         if let Some(group) = driver_group(pod).filter(|_| is_new && !disk.read_only) {
             let folder = at.clone();
-            let given = blocking(move || {
+            let given = MOUNTING.run(move || {
                 let is_done = group.on_root_mismatch && mounts::is_of_group(&folder, group.id)?;
                 if is_done { Ok(()) } else { mounts::give_to_group(&folder, group.id, false) }
             });
@@ -212,23 +216,35 @@ impl Inner {
     ) -> Result<MountedVolume, String> {
         const PLUGIN: &str = "local-volume";
         let request = Request::bind(&path, read_only, options);
-        blocking(move || hostpath::check(&path, "Directory")).await?;
+        MOUNTING.run(move || hostpath::check(&path, "Directory")).await?;
         let (mounted, is_new) = self.help(pod, PLUGIN, name, &request).await?;
         let Some(group) = driver_group(pod).filter(|_| is_new && !read_only) else { return Ok(mounted) };
         let own = self.folder(pod, PLUGIN, name);
         let suffix = Path::new(&format!("kubernetes.io~{PLUGIN}")).join(name);
         let own_suffix = Path::new(pods::uid(pod)).join("volumes").join(&suffix);
         let pods = self.pods.clone();
-        blocking(move || {
+        let give = move || {
             let others =
                 mounts::below(&pods)?.into_iter().filter(|at| at.ends_with(&suffix) && !at.ends_with(&own_suffix));
             if others.count() > 0 || (group.on_root_mismatch && mounts::is_of_group(&own, group.id)?) {
                 return Ok(());
             }
             mounts::give_to_group(&own, group.id, false)
-        })
-        .await?;
+        };
+        MOUNTING.run(give).await?;
         Ok(mounted)
+    }
+
+    /// Runs work on files of a pod: in a lane, unless they are on the kubelet's own file system.
+    pub(super) async fn on_files<T: Send + 'static>(
+        &self,
+        lane: &'static Lane,
+        path: &Path,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        let (pods, path) = (self.pods.clone(), path.to_path_buf());
+        let is_own = blocking(move || mounts::is_own(&pods, &path)).await.unwrap_or(false);
+        if is_own { blocking(work).await } else { lane.run(work).await }
     }
 
     /// Numbers of a pod's volumes.
@@ -250,7 +266,7 @@ impl Inner {
         let plugin = if volume.empty_dir.is_some() { "empty-dir" } else { content_plugin(volume).0 };
         let folder = self.folder(pod, plugin, &volume.name);
         let read = |work: fn(&Path) -> Option<Usage>, path: PathBuf| async move {
-            blocking(move || Ok(work(&path))).await.ok().flatten()
+            STATISTICS.run(move || Ok(work(&path))).await.ok().flatten()
         };
         match claimed {
             Some(Source::Csi(volume)) => self.csi.usage(pods::uid(pod), &volume).await,
@@ -358,13 +374,15 @@ impl Inner {
     async fn set_up(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, String> {
         if let Some(source) = &volume.host_path {
             let (path, kind) = (PathBuf::from(&source.path), source.type_.clone().unwrap_or_default());
-            return blocking(move || hostpath::check(&path, &kind)).await;
+            return MOUNTING.run(move || hostpath::check(&path, &kind)).await;
         }
         if let Some(source) = &volume.empty_dir {
             let folder = self.folder(pod, "empty-dir", &volume.name);
             let (size, medium) = (memory_size(pod, facts, source), source.medium.clone().unwrap_or_default());
             let group = fs_group(pod);
-            return blocking(move || empty_dir(&folder, &medium, size, group).map(|()| ready(folder, false))).await;
+            let record = self.pods.join(pods::uid(pod)).join("plugins/kubernetes.io~empty-dir").join(&volume.name);
+            let make = move || empty_dir((&folder, &record), &medium, size, group).map(|()| ready(folder, false));
+            return blocking(make).await;
         }
         if let Some(source) = &volume.nfs {
             let request = Request::nfs(source, source.read_only.unwrap_or(false), &[]);
@@ -402,7 +420,7 @@ fn ready(host_path: PathBuf, read_only: bool) -> MountedVolume {
 }
 
 /// A block device of the node.
-fn device(path: PathBuf) -> Result<MountedVolume, String> {
+fn device(path: PathBuf) -> io::Result<MountedVolume> {
     let is_device = fs::metadata(&path).map(|found| found.file_type().is_block_device());
     match is_device {
         Ok(true) => Ok(MountedVolume {
@@ -412,8 +430,8 @@ fn device(path: PathBuf) -> Result<MountedVolume, String> {
             is_file: true,
             is_block: true,
         }),
-        Ok(false) => Err(format!("{} is not a block device", path.display())),
-        Err(error) => Err(format!("{}: {error}", path.display())),
+        Ok(false) => Err(io::Error::other(format!("{} is not a block device", path.display()))),
+        Err(error) => Err(io::Error::other(format!("{}: {error}", path.display()))),
     }
 }
 

@@ -20,7 +20,8 @@ pub use memory::release_memory;
 pub use tasks::{TaskGroup, contained, contained_async, panic_text};
 pub use watchdog::{Polls, measure_polls, measured, measured_polls};
 
-const BLOCKING_THREADS: usize = 32;
+/// Most threads for work that blocks.
+pub const BLOCKING_THREADS: usize = 32;
 const BLOCKING_IDLE: Duration = Duration::from_secs(5);
 
 /// Tells everything that runs when to stop. Cheap to clone.

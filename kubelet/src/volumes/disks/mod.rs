@@ -19,7 +19,7 @@ pub(super) use iscsi::{Chap, IscsiTarget, of_persistent};
 
 use super::helper::{MOUNT, Request};
 use super::mounts;
-use crate::blocking::blocking;
+use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use host::Host;
@@ -121,7 +121,7 @@ impl Disks {
         }
         let _guard = self.locks.lock(&folder).await;
         let place = folder.clone();
-        let is_mounted = blocking(move || mounts::is_mount_point(&place)).await;
+        let is_mounted = MOUNTING.run(move || mounts::is_mount_point(&place)).await;
         if !is_mounted.map_err(|error| ("MountVolume.MountDevice", error))? {
             let device = self.attach(&disk.target, &folder).await;
             let device = device.map_err(|error| ("MountVolume.WaitForAttach", error))?;
@@ -148,7 +148,7 @@ impl Disks {
             }
             DiskTarget::Fc(target) => {
                 let (host, target) = (self.host.clone(), target.clone());
-                blocking(move || fc::attach(&host, &target).map_err(std::io::Error::other)).await
+                MOUNTING.run(move || fc::attach(&host, &target).map_err(std::io::Error::other)).await
             }
         }
     }
@@ -214,7 +214,7 @@ impl Disks {
     /// Unmounts and detaches a disk that no pod has mounted. Reports whether it is not on the node any more.
     async fn take_down(&self, plugin: &str, folder: &Path) -> Result<bool, String> {
         let (place, pods) = (folder.to_path_buf(), self.pods.clone());
-        let is_used = blocking(move || {
+        let unmount = move || {
             if mounts::mounts_of_the_same(&place, &pods)? > 0 {
                 return Ok(true);
             }
@@ -222,9 +222,8 @@ impl Disks {
                 umount2(&place, MntFlags::UMOUNT_NOFOLLOW)?;
             }
             Ok(false)
-        })
-        .await?;
-        if is_used {
+        };
+        if UNMOUNTING.run(unmount).await? {
             return Ok(false);
         }
         let Some(target) = DiskTarget::of_folder(plugin, folder) else { return Ok(false) };
