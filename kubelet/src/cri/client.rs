@@ -3,6 +3,7 @@
 
 use super::measured::Measured;
 use super::{CriError, Exec, ExecOutput, Runtime, labels, v1};
+use crate::bounded::Bounded;
 use async_trait::async_trait;
 use shared::grpc::{self, Traced};
 use shared::traces::Tracer;
@@ -23,8 +24,8 @@ const SLACK: Duration = Duration::from_secs(15);
 /// A runtime behind a unix socket.
 #[derive(Clone, Debug)]
 pub struct Client {
-    runtime: RuntimeServiceClient<Measured<Traced<Channel>>>,
-    images: ImageServiceClient<Measured<Traced<Channel>>>,
+    runtime: RuntimeServiceClient<Measured<Traced<Bounded<Channel>>>>,
+    images: ImageServiceClient<Measured<Traced<Bounded<Channel>>>>,
     timeout: Duration,
 }
 
@@ -49,7 +50,7 @@ impl Client {
     }
 }
 
-fn channel(endpoint: &str) -> Result<Channel, CriError> {
+fn channel(endpoint: &str) -> Result<Bounded<Channel>, CriError> {
     let uri = if endpoint.starts_with('/') { format!("unix://{endpoint}") } else { endpoint.to_owned() };
     if !uri.starts_with("unix:") {
         return Err(CriError::Rpc {
@@ -59,8 +60,12 @@ fn channel(endpoint: &str) -> Result<Channel, CriError> {
     }
     let endpoint = Endpoint::from_shared(uri)
         .map_err(|e| CriError::Rpc { code: "InvalidArgument", message: format!("endpoint {endpoint:?}: {e}") })?;
-    Ok(endpoint.connect_timeout(Duration::from_secs(3)).connect_lazy())
+    Ok(Bounded::new(endpoint.connect_timeout(Duration::from_secs(3)).connect_lazy()))
 }
+
+/// The longest time that a container has to stop, in seconds. Runtimes count nanoseconds in 64 bits: of more, containerd makes
+/// none at all.
+const LONGEST_STOP: i64 = i64::MAX / 1_000_000_000;
 
 /// The longest deadline of a call. gRPC has no words for much longer ones, and tonic panics.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -177,6 +182,7 @@ impl Runtime for Client {
     }
 
     async fn stop_container(&self, id: &str, grace: i64) -> Result<(), CriError> {
+        let grace = grace.clamp(0, LONGEST_STOP);
         let message = v1::StopContainerRequest { container_id: id.to_owned(), timeout: grace };
         let wait = self.timeout.saturating_add(Duration::from_secs(u64::try_from(grace).unwrap_or(0)));
         self.runtime.clone().stop_container(deadline(message, wait)).await.map_err(error)?;

@@ -3,6 +3,7 @@
 use super::v1::node_client::NodeClient;
 use super::v1::node_service_capability::{Type, rpc};
 use super::{CallError, v1};
+use crate::bounded::Bounded;
 use crate::plugins::{channel, metrics};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub(super) use rpc::Type as Capability;
 pub(super) struct Driver {
     pub(super) name: String,
     pub(super) endpoint: PathBuf,
-    client: NodeClient<Channel>,
+    client: NodeClient<Bounded<Channel>>,
 }
 
 fn request<T>(message: T) -> Request<T> {

@@ -3,6 +3,7 @@
 use super::state::{Choices, Device};
 use super::v1beta1::device_plugin_client::DevicePluginClient;
 use super::v1beta1::{self as api, ContainerAllocateResponse};
+use crate::bounded::Bounded;
 use crate::plugins::{call_error, channel};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub(super) struct Endpoint {
     pub(super) socket: PathBuf,
     /// Another one has taken its place.
     pub(super) gone: CancellationToken,
-    client: DevicePluginClient<Channel>,
+    client: DevicePluginClient<Bounded<Channel>>,
     /// Options of its registration; none where it has to be asked.
     options: Option<api::DevicePluginOptions>,
 }

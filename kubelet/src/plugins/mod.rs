@@ -10,6 +10,7 @@ mod watcher;
 pub use registration::v1;
 pub use watcher::run;
 
+use crate::bounded::Bounded;
 use crate::files::make_private;
 use async_trait::async_trait;
 use std::collections::BTreeMap;
@@ -72,14 +73,14 @@ async fn listen(socket: &Path, router: Router, shutdown: CancellationToken) -> a
     Ok(router.serve_with_incoming_shutdown(connections, shutdown.cancelled_owned()).await?)
 }
 
-/// A channel to a socket, connected when it is first used.
+/// A channel to a socket, connected when it is first used, whose calls end by their deadlines.
 ///
 /// # Errors
 /// The path is no address.
-pub fn channel(socket: &Path) -> Result<Channel, String> {
+pub fn channel(socket: &Path) -> Result<Bounded<Channel>, String> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
     let endpoint = endpoint.map_err(|error| format!("invalid socket {}: {error}", socket.display()))?;
-    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy())
+    Ok(Bounded::new(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy()))
 }
 
 /// Text of a failed call, as gRPC for Go writes it.

@@ -1,6 +1,7 @@
 //! Drivers of dynamic resources: which have registered, and their calls. Upstream's `pkg/kubelet/cm/dra/plugin`.
 
 use super::v1;
+use crate::bounded::Bounded;
 use crate::plugins::{Plugin, call_error, channel, metrics};
 use http::uri::PathAndQuery;
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(45);
 pub(super) struct Driver {
     name: String,
     endpoint: PathBuf,
-    channel: Channel,
+    channel: Bounded<Channel>,
     service: &'static str,
 }
 
