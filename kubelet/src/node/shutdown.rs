@@ -32,7 +32,7 @@ pub trait Pods: Send + Sync {
     fn active(&self) -> Vec<Arc<Pod>>;
     /// Ends one within `grace` seconds.
     fn end(&self, pod: &Pod, grace: i64);
-    /// Waits until these have ended.
+    /// Waits until these have ended and their volumes have been unmounted: drivers of volumes end later than those who use them.
     async fn ended(&self, pods: &[Arc<Pod>]);
     /// Says whether the node is going down: new pods are refused then, and the node is not ready.
     fn going_down(&self, now: bool);
@@ -191,6 +191,7 @@ impl Pods for NodePods {
 
     async fn ended(&self, pods: &[Arc<Pod>]) {
         self.manager.until_ended(pods).await;
+        self.manager.until_given_back(pods).await;
     }
 
     fn going_down(&self, now: bool) {

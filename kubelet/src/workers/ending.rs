@@ -2,7 +2,9 @@
 
 use super::kill;
 use super::worker::{RETRY, Worker};
+use crate::blocking::REMOVAL;
 use crate::pods;
+use crate::trees;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +40,7 @@ impl Worker {
                 Some(Ok(())) => {
                     let Some(observed) = self.observe().await else { continue };
                     if observed.is_stopped() {
+                        self.release().await;
                         let pod = self.mailbox.pod();
                         self.publish(&pod, &observed, true, true);
                         return;
@@ -53,17 +56,32 @@ impl Worker {
         }
     }
 
+    /// Gives back what only containers use, once none runs and before anybody is told so: who waits for devices and processors
+    /// does not wait for volumes.
+    async fn release(&self) {
+        let cx = &self.cx;
+        cx.devices.retain(|uid| uid != self.uid);
+        cx.cpus.retain(|uid| uid != self.uid);
+        cx.memory.retain(|uid| uid != self.uid);
+        let mut failures = 0u32;
+        while let Err(error) = cx.claims.unprepare(&self.uid).await {
+            tracing::warn!(pod_uid = %self.uid, error, "Could not give back the resource claims of the pod");
+            failures += 1;
+            tokio::time::sleep((RETRY.0 * failures).min(RETRY.1)).await;
+        }
+    }
+
     /// Gives back volumes and cgroups; then the pod may leave the API server.
     pub(super) async fn reclaim(&mut self) {
         self.cx.probes.remove(&self.uid);
+        self.release().await;
         let mut failures = 0u32;
         loop {
-            let claims = self.cx.claims.unprepare(&self.uid).await;
             let volumes = self.cx.volumes.unmount(&self.uid).await.map_err(|e| e.to_string());
             let (cx, uid) = (Arc::clone(&self.cx), self.uid.clone());
             let cgroup = tokio::task::spawn_blocking(move || cx.cgroups.remove_pod(&uid)).await;
             let cgroup = cgroup.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));
-            match claims.and(volumes).and(cgroup) {
+            match volumes.and(cgroup) {
                 Ok(()) => break,
                 Err(error) => {
                     tracing::warn!(pod_uid = %self.uid, error, "Could not give back everything of the pod");
@@ -72,9 +90,7 @@ impl Worker {
                 }
             }
         }
-        self.cx.devices.retain(|uid| uid != self.uid);
-        self.cx.cpus.retain(|uid| uid != self.uid);
-        self.cx.memory.retain(|uid| uid != self.uid);
+        self.mailbox.given_back.cancel();
         let pod = self.mailbox.pod();
         if let Some(status) = self.published.clone() {
             self.cx.statuses.reclaimed(&pod, &status);
@@ -88,8 +104,13 @@ impl Worker {
             kill::remove(&self.cx, &observed).await;
         }
         let (settings, uid) = (&self.cx.settings, &self.uid);
-        let _ = tokio::fs::remove_dir_all(settings.pod_log_dir(pods::namespace(&pod), pods::name(&pod), uid)).await;
-        let _ = tokio::fs::remove_dir_all(settings.pod_dir(uid)).await;
+        let logs = settings.pod_log_dir(pods::namespace(&pod), pods::name(&pod), uid);
+        for folder in [logs, settings.pod_dir(uid)] {
+            // What is left is found by the garbage collection.
+            if let Err(error) = REMOVAL.run(move || trees::remove(&folder)).await {
+                tracing::warn!(pod_uid = %uid, error, "Could not remove a folder of the pod");
+            }
+        }
         let links = settings.container_logs_dir.clone();
         let _ = tokio::task::spawn_blocking(move || crate::pleg::logs::unlink_dangling(&links)).await;
         self.cx.statuses.forget(uid);

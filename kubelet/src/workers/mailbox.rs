@@ -6,12 +6,15 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 /// Messages of the pod map to a worker.
 #[derive(Debug)]
 pub struct Mailbox {
     state: Mutex<Known>,
     pub(super) notify: Notify,
+    /// Cancelled once the pod has ended and its volumes and cgroups were given back.
+    pub(super) given_back: CancellationToken,
 }
 
 /// Known state of the pod.
@@ -42,6 +45,7 @@ impl Mailbox {
         Self {
             state: Mutex::new(Known { pod, removed: false, failure: None, grace: None, rejected: false, resize: None }),
             notify: Notify::new(),
+            given_back: CancellationToken::new(),
         }
     }
 
@@ -71,7 +75,8 @@ impl Mailbox {
         {
             let mut state = self.state.lock();
             state.failure.get_or_insert_with(|| (reason.to_owned(), message.to_owned()));
-            state.grace = state.grace.or(grace);
+            // Once it is shorter, it stays so. Upstream's `calculateEffectiveGracePeriod`.
+            state.grace = state.grace.into_iter().chain(grace).min();
         }
         self.notify.notify_one();
     }
@@ -100,5 +105,33 @@ impl Mailbox {
 
     pub(super) fn snapshot(&self) -> Known {
         self.state.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_time_to_stop_only_becomes_shorter() {
+        let pod = |spec: serde_json::Value| Arc::new(serde_json::from_value::<Pod>(spec).expect("a pod"));
+        let running = pod(json!({"spec": {"containers": [], "terminationGracePeriodSeconds": 600}}));
+        let mailbox = Mailbox::new(running);
+        assert_eq!(mailbox.snapshot().grace(), 600);
+        for (grace, expected) in [(None, 600), (Some(300), 300), (Some(400), 300), (None, 300), (Some(0), 1)] {
+            mailbox.fail("Evicted", "memory runs short", grace);
+            assert_eq!(mailbox.snapshot().grace(), expected, "{grace:?}");
+        }
+        let deleted = |seconds: i64| {
+            pod(
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": seconds},
+                "spec": {"containers": [], "terminationGracePeriodSeconds": 600}}),
+            )
+        };
+        let mailbox = Mailbox::new(deleted(500));
+        assert_eq!(mailbox.snapshot().grace(), 500);
+        mailbox.allocate(deleted(0), None);
+        assert_eq!(mailbox.snapshot().grace(), 1, "a forced deletion");
     }
 }

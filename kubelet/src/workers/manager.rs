@@ -285,6 +285,17 @@ impl Manager {
         }
     }
 
+    /// Waits until the volumes of these pods have been given back.
+    pub async fn until_given_back(&self, pods: &[Arc<Pod>]) {
+        let mailboxes: Vec<Arc<Mailbox>> = {
+            let inner = self.inner.lock();
+            pods.iter().filter_map(|pod| inner.workers.get(pods::uid(pod)).cloned()).collect()
+        };
+        for mailbox in mailboxes {
+            mailbox.given_back.cancelled().await;
+        }
+    }
+
     /// Something happened to a pod in the runtime. False when no worker knows the pod.
     pub fn poke(&self, uid: &str) -> bool {
         let inner = self.inner.lock();

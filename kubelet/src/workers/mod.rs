@@ -25,3 +25,6 @@ pub mod start;
 mod sysctls;
 pub mod termination;
 pub mod worker;
+
+#[cfg(test)]
+mod tests;

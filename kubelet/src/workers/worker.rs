@@ -286,9 +286,9 @@ impl Worker {
 
     /// Executes steps in order. `Ok(true)`: something happened, look again; `Ok(false)`: everything is in back-off.
     async fn execute(&mut self, pod: &Arc<Pod>, observed: &Observed, steps: Vec<Step>) -> Result<bool, ()> {
-        let mut progressed = false;
-        let mut volumes = None;
-        let mut started = false;
+        let (mut progressed, mut volumes, mut started) = (false, None, false);
+        // A kill is given up when the pod is to be stopped for good, perhaps in less time.
+        let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
         for step in steps {
             if std::mem::take(&mut started)
                 && let Some(observed) = self.observe().await
@@ -302,7 +302,8 @@ impl Worker {
                         let text = "Pod sandbox changed, it will be killed and re-created.";
                         self.cx.events.pod(pod, "", EventType::Normal, "SandboxChanged", text);
                     }
-                    let killed = kill::pod(&self.cx, pod, observed, pods::grace(pod), &self.hooks_run).await;
+                    let stop = kill::pod(&cx, pod, observed, pods::grace(pod), &hooks_run);
+                    let Some(killed) = self.watch_start(pod, stop).await else { return Ok(true) };
                     killed.map_err(|error| tracing::warn!(pod = %pods::describe(pod), error, "Could not stop pod"))?;
                     progressed = true;
                 }
@@ -310,13 +311,9 @@ impl Worker {
                     let Some(found) = observed.containers.iter().find(|c| c.id == id) else { continue };
                     let ip = observed.active_sandbox().and_then(|s| s.ips.first()).cloned().unwrap_or_default();
                     let grace = grace.unwrap_or_else(|| pods::grace(pod));
-                    let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
                     let stop = kill::container(&cx, pod, found, &ip, grace, &message, &hooks_run);
-                    match self.watch_start(pod, stop).await {
-                        // The pod is to be stopped, perhaps in less time.
-                        None => return Ok(true),
-                        Some(stopped) => stopped.map_err(drop)?,
-                    }
+                    let Some(stopped) = self.watch_start(pod, stop).await else { return Ok(true) };
+                    stopped.map_err(drop)?;
                     progressed = true;
                 }
                 Step::Resize { names } => {

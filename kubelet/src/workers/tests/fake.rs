@@ -1,0 +1,311 @@
+//! A node without a runtime: a runtime that remembers what it was asked for, and volumes that take as long as the test wants.
+
+use crate::cpus::{CpuConfig, Cpus};
+use crate::cri::v1::{self, ContainerState, PodSandboxState};
+use crate::cri::{CriError, Exec, ExecOutput, Runtime, labels};
+use crate::devices::Devices;
+use crate::events::LogSink;
+use crate::facts::PodFacts;
+use crate::hooks;
+use crate::images::{Images, provider::Providers};
+use crate::memory::{MemoryConfig, MemoryManager};
+use crate::objects::Standalone;
+use crate::probes;
+use crate::resource_claims::ResourceClaims;
+use crate::resources::{self, NoCgroups};
+use crate::settings::Settings;
+use crate::topology::{NumaNodes, TopologyConfig, TopologyManager};
+use crate::volumes::{MountedVolume, VolumeError, Volumes};
+use crate::workers::container::tests::settings;
+use crate::workers::context::{Context, NoServices, NodeState, StatusSink};
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Pod, PodStatus, VolumeMount};
+use parking_lot::Mutex;
+use shared::flags::FeatureGates;
+use shared::traces::Tracer;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore};
+
+/// Lines of a test, in order.
+#[derive(Default)]
+pub(super) struct Log {
+    lines: Mutex<Vec<String>>,
+    changed: Notify,
+}
+
+impl Log {
+    fn add(&self, line: String) {
+        self.lines.lock().push(line);
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until something has happened.
+    pub(super) async fn until(&self, line: &str) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.lines.lock().iter().any(|known| known == line) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A sandbox `s` of the pod `u` with a container `c` in it that ends when it is stopped by force.
+pub(super) struct FakeRuntime {
+    log: Arc<Log>,
+    is_ready: Mutex<bool>,
+    is_running: Mutex<bool>,
+}
+
+fn unknown<T>() -> Result<T, CriError> {
+    Err(CriError::Rpc { code: "Unimplemented", message: "not in tests".to_owned() })
+}
+
+fn of_pod() -> BTreeMap<String, String> {
+    let labels =
+        [(labels::POD_UID, "u"), (labels::POD_NAME, "p"), (labels::POD_NAMESPACE, "n"), (labels::CONTAINER_NAME, "c")];
+    labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+#[async_trait]
+impl Exec for FakeRuntime {
+    async fn exec_sync(&self, _: &str, _: &[String], _: Duration) -> Result<ExecOutput, CriError> {
+        unknown()
+    }
+}
+
+#[async_trait]
+impl Runtime for FakeRuntime {
+    async fn version(&self) -> Result<v1::VersionResponse, CriError> {
+        unknown()
+    }
+    async fn status(&self) -> Result<v1::StatusResponse, CriError> {
+        unknown()
+    }
+    async fn runtime_config(&self) -> Result<v1::RuntimeConfigResponse, CriError> {
+        unknown()
+    }
+    async fn update_runtime_config(&self, _: &str) -> Result<(), CriError> {
+        unknown()
+    }
+    async fn run_sandbox(&self, _: v1::PodSandboxConfig, _: &str) -> Result<String, CriError> {
+        unknown()
+    }
+    async fn stop_sandbox(&self, id: &str) -> Result<(), CriError> {
+        *self.is_ready.lock() = false;
+        self.log.add(format!("stop {id}"));
+        Ok(())
+    }
+    async fn remove_sandbox(&self, _: &str) -> Result<(), CriError> {
+        unknown()
+    }
+    async fn sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatus, CriError> {
+        Ok(v1::PodSandboxStatus { id: id.to_owned(), state: self.sandbox_state().into(), ..Default::default() })
+    }
+    async fn list_sandboxes(&self, _: Option<&str>) -> Result<Vec<v1::PodSandbox>, CriError> {
+        let state = self.sandbox_state().into();
+        Ok(vec![v1::PodSandbox { id: "s".to_owned(), state, labels: of_pod(), ..Default::default() }])
+    }
+    async fn create_container(
+        &self,
+        _: &str,
+        _: v1::ContainerConfig,
+        _: v1::PodSandboxConfig,
+    ) -> Result<String, CriError> {
+        unknown()
+    }
+    async fn start_container(&self, _: &str) -> Result<(), CriError> {
+        unknown()
+    }
+    async fn stop_container(&self, id: &str, grace: i64) -> Result<(), CriError> {
+        self.log.add(format!("stop {id} in {grace}"));
+        tokio::time::sleep(Duration::from_secs(grace.unsigned_abs())).await;
+        *self.is_running.lock() = false;
+        Ok(())
+    }
+    async fn update_container(&self, _: &str, _: v1::LinuxContainerResources) -> Result<(), CriError> {
+        unknown()
+    }
+    async fn remove_container(&self, _: &str) -> Result<(), CriError> {
+        unknown()
+    }
+    async fn list_containers(&self, _: Option<&str>) -> Result<Vec<v1::Container>, CriError> {
+        let (id, pod_sandbox_id, state) = ("c".to_owned(), "s".to_owned(), self.container_state().into());
+        Ok(vec![v1::Container { id, pod_sandbox_id, state, labels: of_pod(), ..Default::default() }])
+    }
+    async fn container_status(&self, id: &str) -> Result<v1::ContainerStatus, CriError> {
+        let state = self.container_state().into();
+        Ok(v1::ContainerStatus { id: id.to_owned(), state, labels: of_pod(), ..Default::default() })
+    }
+    async fn reopen_log(&self, _: &str) -> Result<(), CriError> {
+        unknown()
+    }
+    async fn exec(&self, _: v1::ExecRequest) -> Result<String, CriError> {
+        unknown()
+    }
+    async fn attach(&self, _: v1::AttachRequest) -> Result<String, CriError> {
+        unknown()
+    }
+    async fn port_forward(&self, _: v1::PortForwardRequest) -> Result<String, CriError> {
+        unknown()
+    }
+    async fn container_stats(&self) -> Result<Vec<v1::ContainerStats>, CriError> {
+        unknown()
+    }
+    async fn list_images(&self) -> Result<Vec<v1::Image>, CriError> {
+        unknown()
+    }
+    async fn image_status(&self, _: v1::ImageSpec) -> Result<Option<v1::Image>, CriError> {
+        unknown()
+    }
+    async fn pull_image(
+        &self,
+        _: v1::ImageSpec,
+        _: Option<v1::AuthConfig>,
+        _: v1::PodSandboxConfig,
+    ) -> Result<String, CriError> {
+        unknown()
+    }
+    async fn remove_image(&self, _: v1::ImageSpec) -> Result<(), CriError> {
+        unknown()
+    }
+    async fn image_fs(&self) -> Result<v1::ImageFsInfoResponse, CriError> {
+        unknown()
+    }
+    async fn events(&self) -> Result<tokio::sync::mpsc::Receiver<v1::ContainerEventResponse>, CriError> {
+        unknown()
+    }
+}
+
+impl FakeRuntime {
+    fn sandbox_state(&self) -> PodSandboxState {
+        if *self.is_ready.lock() { PodSandboxState::SandboxReady } else { PodSandboxState::SandboxNotready }
+    }
+
+    fn container_state(&self) -> ContainerState {
+        if *self.is_running.lock() { ContainerState::ContainerRunning } else { ContainerState::ContainerExited }
+    }
+
+    /// The sandbox has lost its network, or died.
+    pub(super) fn break_sandbox(&self) {
+        *self.is_ready.lock() = false;
+    }
+}
+
+/// Volumes that are unmounted when the test says so.
+struct FakeVolumes {
+    log: Arc<Log>,
+    unmounts: Arc<Semaphore>,
+}
+
+#[async_trait]
+impl Volumes for FakeVolumes {
+    async fn mount(&self, _: &Pod, _: &PodFacts) -> Result<BTreeMap<String, MountedVolume>, VolumeError> {
+        Ok(BTreeMap::new())
+    }
+    async fn refresh(&self, _: &Pod, _: &PodFacts) -> Result<(), VolumeError> {
+        Ok(())
+    }
+    async fn mount_path(
+        &self,
+        _: &Pod,
+        _: &str,
+        _: usize,
+        _: &MountedVolume,
+        _: &VolumeMount,
+        _: &str,
+    ) -> Result<PathBuf, VolumeError> {
+        Ok(PathBuf::new())
+    }
+    async fn read(&self, _: &MountedVolume, _: &str) -> Result<Option<String>, VolumeError> {
+        Ok(None)
+    }
+    async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
+        self.log.add(format!("unmount {pod_uid}"));
+        let permit = self.unmounts.acquire().await;
+        permit.map(|permit| permit.forget()).map_err(|error| VolumeError::TearDown(error.to_string()))
+    }
+    fn pods_on_disk(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+struct Statuses;
+
+impl StatusSink for Statuses {
+    fn set(&self, _: &Arc<Pod>, _: &PodStatus) {}
+    fn reclaimed(&self, _: &Arc<Pod>, _: &PodStatus) {}
+    fn forget(&self, _: &str) {}
+}
+
+/// The node: what a worker needs, and what the test holds of it.
+pub(super) struct FakeNode {
+    pub(super) cx: Arc<Context>,
+    pub(super) log: Arc<Log>,
+    pub(super) runtime: Arc<FakeRuntime>,
+    /// Unmounts that may succeed.
+    pub(super) unmounts: Arc<Semaphore>,
+}
+
+impl FakeNode {
+    pub(super) fn at(root: &Path) -> Self {
+        let log = Arc::<Log>::default();
+        let (is_ready, is_running) = (Mutex::new(true), Mutex::new(true));
+        let runtime = Arc::new(FakeRuntime { log: Arc::clone(&log), is_ready, is_running });
+        let unmounts = Arc::new(Semaphore::new(0));
+        let folder = |name: &str| root.join(name);
+        let settings = Settings {
+            root_dir: root.to_path_buf(),
+            pod_logs_dir: folder("logs"),
+            container_logs_dir: folder("containers"),
+            ..settings()
+        };
+        let (system, none) = (Path::new("/sys/devices/system"), BTreeMap::new());
+        let nodes = NumaNodes::read(system).expect("the machine's nodes");
+        let placement =
+            TopologyConfig { policy: "none".to_owned(), scope: "container".to_owned(), options: none.clone() };
+        let topology = TopologyManager::new(&placement, &nodes).expect("a policy");
+        let processors = CpuConfig {
+            policy: "none".to_owned(),
+            options: none,
+            reserved: String::new(),
+            amounts: Default::default(),
+            period: Duration::from_secs(10),
+            gates: FeatureGates::default(),
+        };
+        let cpus = Cpus::new(root, system, &processors, topology.policy()).expect("a policy");
+        let memory = MemoryConfig { policy: "None".to_owned(), reservations: Vec::new(), kept: BTreeMap::new() };
+        let memory = MemoryManager::new(root, &nodes, &memory).expect("a policy");
+        let exec: Arc<dyn Exec> = Arc::<FakeRuntime>::clone(&runtime);
+        let (prober, _) = probes::Manager::new(Arc::clone(&exec), Arc::new(LogSink));
+        let volumes = FakeVolumes { log: Arc::clone(&log), unmounts: Arc::clone(&unmounts) };
+        let cx = Context {
+            runtime: Arc::<FakeRuntime>::clone(&runtime),
+            machine: resources::machine_info(root),
+            images: Images::new(settings.pulls, root, None, Providers::default()),
+            volumes: Arc::new(volumes),
+            cpus,
+            memory,
+            topology,
+            claims: ResourceClaims::new((root, "node"), Arc::new(Standalone), None),
+            devices: Devices::new(root, nodes.ids()),
+            probes: Arc::new(prober),
+            hooks: Arc::new(hooks::Runner::new(exec)),
+            cgroups: Arc::new(NoCgroups),
+            objects: Arc::new(Standalone),
+            services: Arc::new(NoServices),
+            events: Arc::new(LogSink),
+            statuses: Arc::new(Statuses),
+            node: ArcSwap::from_pointee(NodeState::default()),
+            tracer: Tracer::default(),
+            settings,
+        };
+        Self { cx: Arc::new(cx), log, runtime, unmounts }
+    }
+}

@@ -1,0 +1,80 @@
+//! The life of a pod as its worker drives it, on a node of fakes.
+
+mod fake;
+
+use super::mailbox::Mailbox;
+use super::manager::Manager;
+use super::worker::Worker;
+use fake::FakeNode;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Longest time that anything here takes, of paused clocks.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// The pod that has ten minutes to stop, or that is deleted with so many seconds.
+fn pod(deleted: Option<i64>) -> Arc<Pod> {
+    let mut metadata = json!({"name": "p", "namespace": "n", "uid": "u"});
+    if let Some(seconds) = deleted {
+        metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        metadata["deletionGracePeriodSeconds"] = json!(seconds);
+    }
+    let spec = json!({"terminationGracePeriodSeconds": 600, "containers": [{"name": "c", "image": "i"}]});
+    Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a pod"))
+}
+
+async fn timely<T>(what: &str, done: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, done).await.unwrap_or_else(|_| panic!("{what} did not happen"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_shortens_a_kill_that_is_under_way() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::at(root.path());
+    node.runtime.break_sandbox();
+    let mailbox = Arc::new(Mailbox::new(pod(None)));
+    let token = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(Arc::clone(&node.cx), Arc::clone(&mailbox)).run(token.clone()));
+    timely("the stop for the broken sandbox", node.log.until("stop c in 600")).await;
+    let begun = Instant::now();
+    for (deletion, stop) in [(60, "stop c in 60"), (0, "stop c in 1")] {
+        mailbox.allocate(pod(Some(deletion)), None);
+        timely("a shorter stop", node.log.until(stop)).await;
+    }
+    timely("the tear-down", node.log.until("unmount u")).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    token.cancel();
+    worker.await.expect("ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_do_not_wait_for_volumes_and_shutdowns_do() {
+    let root = tempfile::tempdir().expect("a folder");
+    let devices = root.path().join("device-plugins");
+    std::fs::create_dir(&devices).expect("made");
+    let entry = json!({"PodUID": "u", "ContainerName": "c", "ResourceName": "v.test/gpu", "DeviceIDs": {"-1": ["d"]}});
+    let checkpoint =
+        json!({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {"v.test/gpu": ["d"]}}, "Checksum": 0});
+    std::fs::write(devices.join("kubelet_internal_checkpoint"), checkpoint.to_string()).expect("written");
+    let node = FakeNode::at(root.path());
+    assert_eq!(node.cx.devices.of_container("u", "c").len(), 1);
+    let token = CancellationToken::new();
+    let manager = Manager::new(Arc::clone(&node.cx), TaskTracker::new(), token.clone());
+    manager.upsert(pod(Some(7)));
+    timely("the stop", node.log.until("stop c in 7")).await;
+    assert_eq!(node.cx.devices.of_container("u", "c").len(), 1, "the container may use them yet");
+    timely("the tear-down", node.log.until("unmount u")).await;
+    assert_eq!(node.cx.devices.of_container("u", "c"), []);
+    let pods = [pod(None)];
+    let given_back = manager.until_given_back(&pods);
+    let mut given_back = std::pin::pin!(given_back);
+    tokio::time::timeout(PATIENCE, &mut given_back).await.expect_err("the volumes are mounted yet");
+    node.unmounts.add_permits(1);
+    timely("the unmount", given_back).await;
+    token.cancel();
+}
