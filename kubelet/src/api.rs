@@ -160,7 +160,8 @@ impl ChangeDetection {
 
 /// Config maps or secrets, by the strategy.
 enum Referred<K> {
-    Watched(Watched<K>),
+    /// Followed, as far as there are places, and else kept.
+    Watched(Watched<K>, Kept<K>),
     Kept(Kept<K>),
     Asked,
 }
@@ -168,7 +169,7 @@ enum Referred<K> {
 impl<K: Cached> Referred<K> {
     fn new(strategy: ChangeDetection, with: &Watching) -> Self {
         match strategy {
-            ChangeDetection::Watch => Self::Watched(Watched::new(with.clone())),
+            ChangeDetection::Watch => Self::Watched(Watched::new(with.clone()), Kept::default()),
             ChangeDetection::Cache => Self::Kept(Kept::default()),
             ChangeDetection::Get => Self::Asked,
         }
@@ -181,7 +182,10 @@ impl<K: Cached> Referred<K> {
         ask: impl Future<Output = Result<Option<K>, Failure>>,
     ) -> Result<Arc<K>, ObjectError> {
         match self {
-            Self::Watched(watched) => watched.get(kind, key).await,
+            Self::Watched(watched, kept) => match watched.get(kind, key).await? {
+                Some(found) => Ok(found),
+                None => kept.get(kind, key, ask).await,
+            },
             Self::Kept(kept) => kept.get(kind, key, ask).await,
             Self::Asked => {
                 ask.await?.map(Arc::new).ok_or_else(|| ObjectError::NotFound { kind, name: key.1.to_owned() })
@@ -191,7 +195,10 @@ impl<K: Cached> Referred<K> {
 
     fn retain(&self, used: &HashSet<Key>) {
         match self {
-            Self::Watched(watched) => watched.retain(used),
+            Self::Watched(watched, kept) => {
+                watched.retain(used);
+                kept.retain(used);
+            }
             Self::Kept(kept) => kept.retain(used),
             Self::Asked => {}
         }
@@ -201,6 +208,8 @@ impl<K: Cached> Referred<K> {
 /// Objects that pods refer to, followed or kept as long as pods do.
 pub struct ApiObjects {
     client: kube::Client,
+    /// The client of config maps and secrets, of which pods may name any number.
+    referred: kube::Client,
     config_maps: Referred<ConfigMap>,
     secrets: Referred<Secret>,
     runtime_classes: Kept<RuntimeClass>,
@@ -210,17 +219,18 @@ pub struct ApiObjects {
 }
 
 impl ApiObjects {
-    /// Through a client; watches run among `tasks` until `shutdown`. `ClusterTrustBundleProjection` lets pods have trust
-    /// bundles.
+    /// Through a client, with another one for watches, which run among `tasks` until `shutdown`: what pods name takes no
+    /// connection from what keeps the node alive. `ClusterTrustBundleProjection` lets pods have trust bundles.
     pub fn new(
-        client: kube::Client,
+        (client, watches): (kube::Client, kube::Client),
         (strategy, gates): (ChangeDetection, &FeatureGates),
         tasks: &TaskGroup,
         shutdown: &Shutdown,
     ) -> Self {
-        let with = Watching { client: client.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
+        let with = Watching::new(watches.clone(), tasks, shutdown);
         Self {
             client,
+            referred: watches,
             trust_bundles: gates.enabled("ClusterTrustBundleProjection").then(Kept::default),
             config_maps: Referred::new(strategy, &with),
             secrets: Referred::new(strategy, &with),
@@ -255,12 +265,12 @@ where
 #[async_trait]
 impl ObjectSource for ApiObjects {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError> {
-        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<ConfigMap> = Api::namespaced(self.referred.clone(), namespace);
         self.config_maps.get("configmap", (namespace, name), timely(api.get_opt(name))).await
     }
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Secret> = Api::namespaced(self.referred.clone(), namespace);
         self.secrets.get("secret", (namespace, name), timely(api.get_opt(name))).await
     }
 

@@ -2,6 +2,7 @@
 //! ends leaves its pods running; the next one adopts them.
 
 use crate::api::{ApiEvents, ApiObjects, ChangeDetection, InformedServices, slim_service};
+use crate::certs::MoreClients;
 use crate::config::{self, CommandLine, Config, KubeletConfiguration};
 use crate::cri;
 use crate::csi::{self, Drivers};
@@ -29,8 +30,8 @@ use crate::resource_claims::{self, ClaimHandler, ResourceClaims};
 use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups};
 use crate::server::access::Access;
 use crate::server::{Handlers, Port, Server};
-use crate::settings::{PRIVATE_FOLDER, Settings};
-use crate::sources::{Source, SourceSet, annotations, file, mirror, url};
+use crate::settings::Settings;
+use crate::sources::{Source, SourceSet, annotations, file, manifest::Owner, mirror, url};
 use crate::stats::Stats;
 use crate::status::writer::Writer;
 use crate::volumes;
@@ -50,7 +51,6 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::traces::Tracer;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -163,6 +163,8 @@ impl Heard {
 struct Kubelet {
     config: Config,
     client: Option<kube::Client>,
+    /// The client of the node's lease and status.
+    heartbeats: Option<kube::Client>,
     factory: Option<Factory>,
     manager: Arc<Manager>,
     agent: Arc<Agent>,
@@ -184,7 +186,7 @@ impl Kubelet {
         let kubelet = &config.kubelet;
         let settings = config.settings();
         let node_name = settings.node_name.clone();
-        make_folders(&settings)?;
+        settings.make_folders()?;
         let tracer = write_traces(kubelet, &settings, tasks, shutdown)?;
         let runtime = cri::Client::new(
             &kubelet.container_runtime_endpoint,
@@ -204,16 +206,17 @@ impl Kubelet {
 
         let own = Exclusive::new(&config, &settings, &machine)?;
         let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
-        let events_client = match &client {
-            Some(_) => Some(crate::certs::events_client(&config).await?),
+        let more = match &client {
+            Some(_) => Some(MoreClients::new(&config).await?),
             None => None,
         };
-        let events = events(events_client, tasks, shutdown, &node_name);
-        let objects: Arc<dyn ObjectSource> = match &client {
-            Some(client) => {
+        let events = events(more.as_ref().map(|more| more.events.clone()), tasks, shutdown, &node_name);
+        let heartbeats = more.as_ref().map(|more| more.heartbeats.clone());
+        let objects: Arc<dyn ObjectSource> = match client.clone().zip(more) {
+            Some((client, more)) => {
                 let strategy = &kubelet.config_map_and_secret_change_detection_strategy;
                 let strategy = ChangeDetection::parse(strategy).map_err(anyhow::Error::msg)?;
-                Arc::new(ApiObjects::new(client.clone(), (strategy, &config.gates), tasks, shutdown))
+                Arc::new(ApiObjects::new((client, more.watches), (strategy, &config.gates), tasks, shutdown))
             }
             None => Arc::new(Standalone),
         };
@@ -269,7 +272,7 @@ impl Kubelet {
         let health = Arc::new(pleg::Health::default());
         let agent = Agent::new(
             cx,
-            client.clone(),
+            heartbeats.clone(),
             identity,
             Arc::clone(&health),
             (kubelet.node_status_update_frequency.0, kubelet.node_status_report_frequency.0),
@@ -282,7 +285,20 @@ impl Kubelet {
             url: AtomicBool::new(kubelet.static_pod_url.is_empty()),
             pods: factory.as_ref().map(|factory| factory.informer_in::<Pod>(here())),
         });
-        Ok(Self { config, client, factory, manager, agent, writer, health, heard, probe_updates, workers, drivers })
+        Ok(Self {
+            config,
+            client,
+            heartbeats,
+            factory,
+            manager,
+            agent,
+            writer,
+            health,
+            heard,
+            probe_updates,
+            workers,
+            drivers,
+        })
     }
 
     /// Starts every task; returns once the ports are open.
@@ -317,14 +333,14 @@ impl Kubelet {
         self.static_pods(tasks, shutdown);
         self.plugins(tasks, shutdown);
         self.wake_workers(tasks, shutdown);
-        if let Some(client) = &self.client {
+        if let (Some(client), Some(heartbeats)) = (&self.client, &self.heartbeats) {
             let uid = |agent: &Arc<Agent>| {
                 let agent = Arc::clone(agent);
                 move || agent.uid()
             };
             let seconds = self.config.kubelet.node_lease_duration_seconds;
             let name = cx.settings.node_name.clone();
-            tasks.spawn("lease", lease::run(client.clone(), name, seconds, uid(&self.agent), token.clone()));
+            tasks.spawn("lease", lease::run(heartbeats.clone(), name, seconds, uid(&self.agent), token.clone()));
             let heard = Arc::clone(&self.heard);
             let manager = Arc::clone(&self.manager);
             tasks.spawn(
@@ -433,17 +449,17 @@ impl Kubelet {
     /// Pods from files and URLs.
     fn static_pods(&self, tasks: &TaskGroup, shutdown: &Shutdown) {
         let kubelet = &self.config.kubelet;
-        let node = self.manager.context().settings.node_name.clone();
+        let owner = Owner::from(&self.manager.context().settings);
         let (sender, mut receiver) = mpsc::channel::<SourceSet>(4);
         if !kubelet.static_pod_path.is_empty() {
             let path = kubelet.static_pod_path.clone().into();
             let every = kubelet.file_check_frequency.0;
-            tasks.spawn("manifests", file::watch(path, node.clone(), every, sender.clone(), shutdown.token().clone()));
+            tasks.spawn("manifests", file::watch(path, owner.clone(), every, sender.clone(), shutdown.token().clone()));
         }
         if !kubelet.static_pod_url.is_empty() {
             let (address, headers) = (kubelet.static_pod_url.clone(), kubelet.static_pod_url_header.clone());
             let every = kubelet.http_check_frequency.0;
-            tasks.spawn("manifest-url", url::watch(address, headers, node, every, sender, shutdown.token().clone()));
+            tasks.spawn("manifest-url", url::watch(address, headers, owner, every, sender, shutdown.token().clone()));
         }
         let (manager, heard, token) = (Arc::clone(&self.manager), Arc::clone(&self.heard), shutdown.token().clone());
         tasks.spawn("static-pods", async move {
@@ -668,22 +684,6 @@ async fn cgroups(config: &Config, machine: &MachineInfo, runtime: &cri::Client) 
         FsCgroups::new(root, resources::cgroup_version(), config.settings().resources, driver, sizes)
     };
     Ok(Arc::new(tree().map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?))
-}
-
-fn make_folders(settings: &Settings) -> anyhow::Result<()> {
-    let pods = settings.root_dir.join("pods");
-    let registry = settings.root_dir.join(plugins::REGISTRY);
-    let folders: [&Path; 5] =
-        [&settings.root_dir, &pods, &registry, &settings.pod_logs_dir, &settings.container_logs_dir];
-    for folder in folders {
-        std::fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
-    }
-    // What pods have is not for every user of the node. Log folders are read by collectors.
-    for folder in [&settings.root_dir, &pods, &registry] {
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(PRIVATE_FOLDER))
-            .with_context(|| format!("failed to restrict {}", folder.display()))?;
-    }
-    Ok(())
 }
 
 async fn bind(address: &str, port: i32) -> anyhow::Result<TcpListener> {

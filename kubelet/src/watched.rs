@@ -9,11 +9,13 @@ use shared::run::{Shutdown, TaskGroup};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Time that a first answer may take.
 const SYNC: Duration = Duration::from_secs(1);
-/// Most objects that are followed at the same time.
-const MOST: usize = 4096;
+/// Most objects that are followed at the same time, of all kinds together: a pod may name thousands, and each watch takes a
+/// stream of one of the client's connections. Further ones are asked for.
+const MOST: usize = 1024;
 
 /// Namespace and name.
 pub(crate) type Key = (String, String);
@@ -21,17 +23,24 @@ pub(crate) type Key = (String, String);
 /// Parts that a watch needs.
 #[derive(Clone)]
 pub(crate) struct Watching {
-    /// The API server.
-    pub(crate) client: kube::Client,
-    /// Group of the watches' tasks.
-    pub(crate) tasks: TaskGroup,
-    /// Ends them all.
-    pub(crate) shutdown: Shutdown,
+    client: kube::Client,
+    tasks: TaskGroup,
+    shutdown: Shutdown,
+    /// Places of watches that there may be yet.
+    places: Arc<Semaphore>,
+}
+
+impl Watching {
+    /// Watches by a client that nothing else goes by, among `tasks` until `shutdown`.
+    pub(crate) fn new(client: kube::Client, tasks: &TaskGroup, shutdown: &Shutdown) -> Self {
+        Self { client, tasks: tasks.clone(), shutdown: shutdown.clone(), places: Arc::new(Semaphore::new(MOST)) }
+    }
 }
 
 struct Watch<K> {
     informer: Informer<K>,
     shutdown: Shutdown,
+    _place: OwnedSemaphorePermit,
 }
 
 impl<K> Drop for Watch<K> {
@@ -52,18 +61,22 @@ impl<K: Cached> Watched<K> {
     }
 
     /// The object as the watch has it; what is asked for the first time is followed from now on. While the API server is
-    /// away this is what it was last.
+    /// away this is what it was last. None where so many are followed that it is not.
     ///
     /// # Errors
     /// There is none, or the first answer takes too long.
-    pub(crate) async fn get(&self, kind: &'static str, (namespace, name): (&str, &str)) -> Result<Arc<K>, ObjectError> {
-        let watch = self.watch((namespace.to_owned(), name.to_owned()))?;
+    pub(crate) async fn get(
+        &self,
+        kind: &'static str,
+        (namespace, name): (&str, &str),
+    ) -> Result<Option<Arc<K>>, ObjectError> {
+        let Some(watch) = self.watch((namespace.to_owned(), name.to_owned())) else { return Ok(None) };
         if tokio::time::timeout(SYNC, watch.informer.synced()).await.is_err() {
             let text = format!("failed to sync {kind} cache: timed out waiting for the condition");
             return Err(ObjectError::Other(text));
         }
         if let Some(found) = watch.informer.store().get(namespace, name) {
-            return Ok(found);
+            return Ok(Some(found));
         }
         self.forget((namespace.to_owned(), name.to_owned()), &watch);
         Err(ObjectError::NotFound { kind, name: name.to_owned() })
@@ -78,15 +91,13 @@ impl<K: Cached> Watched<K> {
         }
     }
 
-    fn watch(&self, key: Key) -> Result<Arc<Watch<K>>, ObjectError> {
+    fn watch(&self, key: Key) -> Option<Arc<Watch<K>>> {
         let mut watches = self.watches.lock();
         if let Some(watch) = watches.get(&key) {
-            return Ok(Arc::clone(watch));
+            return Some(Arc::clone(watch));
         }
-        if watches.len() >= MOST {
-            return Err(ObjectError::Other(format!("{MOST} objects are followed already")));
-        }
-        let Watching { client, tasks, shutdown } = self.with.clone();
+        let Watching { client, tasks, shutdown, places } = self.with.clone();
+        let place = places.try_acquire_owned().ok()?;
         let shutdown = shutdown.child();
         let factory = Factory::new(client, tasks, shutdown.clone());
         let (namespace, name) = key.clone();
@@ -97,9 +108,9 @@ impl<K: Cached> Watched<K> {
         });
         informer.set_transform(K::forget_managers);
         factory.start();
-        let watch = Arc::new(Watch { informer, shutdown });
+        let watch = Arc::new(Watch { informer, shutdown, _place: place });
         watches.insert(key, Arc::clone(&watch));
-        Ok(watch)
+        Some(watch)
     }
 
     /// Ends the watches of objects that nobody uses any more.
@@ -143,15 +154,14 @@ mod tests {
             }
         });
         let client = kube::Client::new(service, "default");
-        let with = Watching { client, tasks: TaskGroup::new(), shutdown: Shutdown::new() };
-        (Watched::new(with), asked)
+        (Watched::new(Watching::new(client, &TaskGroup::new(), &Shutdown::new())), asked)
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_object_is_asked_for_once_and_followed() {
         let (watched, asked) = watched();
         for _ in 0..3 {
-            let found = watched.get("configmap", ("n", "a")).await.expect("there");
+            let found = watched.get("configmap", ("n", "a")).await.expect("there").expect("followed");
             assert_eq!(found.data.as_ref().expect("data")["k"], "v");
         }
         let first = asked.lock().iter().filter(|uri| uri.contains("sendInitialEvents=true")).count();
@@ -160,6 +170,24 @@ mod tests {
         assert_eq!(missing.to_string(), "configmap \"b\" not found");
         let followed: Vec<Key> = watched.watches.lock().keys().cloned().collect();
         assert_eq!(followed, [("n".to_owned(), "a".to_owned())], "what is missing is asked for anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_objects_than_there_are_places_are_not_followed() {
+        let (watched, asked) = watched();
+        let places = Arc::clone(&watched.with.places);
+        let others =
+            Arc::clone(&places).acquire_many_owned(u32::try_from(MOST - 1).expect("few")).await.expect("places");
+        let other = Watched::<ConfigMap>::new(watched.with.clone());
+        watched.get("configmap", ("n", "a")).await.expect("there").expect("followed");
+        assert_eq!(other.get("configmap", ("n", "a")).await.expect("asked").map(drop), None, "kinds share the places");
+        watched.get("configmap", ("n", "a")).await.expect("there").expect("followed already");
+        let streams = asked.lock().len();
+        assert!(streams <= 2, "{streams} requests for one object");
+        watched.retain(&HashSet::new());
+        other.get("configmap", ("n", "a")).await.expect("asked").expect("followed in the place of the other");
+        drop(others);
+        assert_eq!(places.available_permits(), MOST - 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -97,20 +97,47 @@ fn options(config: &Config, kubeconfig: &str) -> shared::client::Options {
     }
 }
 
-/// A client of its own for events, whose pace holds up nothing else (`eventRecordQPS`, `eventBurst`). It shows what the
-/// kubelet's other client shows.
+/// Clients with connections of their own, which show what the kubelet's other client shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Events: their pace holds up nothing else (`eventRecordQPS`, `eventBurst`).
+    Events,
+    /// The node's lease and status, which wait for nothing. Upstream's `HeartbeatClient`.
+    Heartbeats,
+    /// Watches of what pods refer to: as many as pods like.
+    Watches,
+}
+
+impl Purpose {
+    /// Requests a second and at once.
+    #[allow(clippy::cast_precision_loss)]
+    fn pace(self, config: &Config) -> (f32, u32) {
+        let kubelet = &config.kubelet;
+        let (qps, burst) = match self {
+            Self::Events => (kubelet.event_record_qps, kubelet.event_burst),
+            Self::Heartbeats => (0, 0),
+            Self::Watches => (kubelet.kube_api_qps, kubelet.kube_api_burst),
+        };
+        (qps.max(0) as f32, u32::try_from(burst).unwrap_or(0))
+    }
+
+    fn failure(self) -> &'static str {
+        match self {
+            Self::Events => "failed to initialize kubelet event client",
+            Self::Heartbeats => "failed to initialize kubelet heartbeat client",
+            Self::Watches => "failed to initialize kubelet client",
+        }
+    }
+}
+
+/// A client for one purpose.
 ///
 /// # Errors
 /// The kubeconfig is not usable.
-pub async fn events_client(config: &Config) -> anyhow::Result<kube::Client> {
-    let flags = &config.command_line;
-    let failed = "failed to initialize kubelet event client";
-    let options = shared::client::Options {
-        #[allow(clippy::cast_precision_loss)]
-        qps: config.kubelet.event_record_qps.max(0) as f32,
-        burst: u32::try_from(config.kubelet.event_burst).unwrap_or(0),
-        ..options(config, &flags.kubeconfig)
-    };
+async fn client_for(purpose: Purpose, config: &Config) -> anyhow::Result<kube::Client> {
+    let (flags, failed) = (&config.command_line, purpose.failure());
+    let (qps, burst) = purpose.pace(config);
+    let options = shared::client::Options { qps, burst, ..options(config, &flags.kubeconfig) };
     if !config.kubelet.rotate_certificates {
         return shared::client::new(&options).await.context(failed);
     }
@@ -119,6 +146,30 @@ pub async fn events_client(config: &Config) -> anyhow::Result<kube::Client> {
     let pair = Arc::new(ReloadingKey::awaited(store.current(), store.current()));
     let throttle = shared::client::Throttle::new(options.qps, options.burst);
     shared::client::connect_with(&target, &throttle, pair).context(failed)
+}
+
+/// Clients beside the first one.
+pub struct MoreClients {
+    /// Client of events.
+    pub events: kube::Client,
+    /// Client of the node's lease and status.
+    pub heartbeats: kube::Client,
+    /// Client of watches of what pods refer to.
+    pub watches: kube::Client,
+}
+
+impl MoreClients {
+    /// All of them.
+    ///
+    /// # Errors
+    /// The kubeconfig is not usable.
+    pub async fn new(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self {
+            events: client_for(Purpose::Events, config).await?,
+            heartbeats: client_for(Purpose::Heartbeats, config).await?,
+            watches: client_for(Purpose::Watches, config).await?,
+        })
+    }
 }
 
 async fn connect(config: &Config, kubeconfig: &str) -> anyhow::Result<kube::Client> {
