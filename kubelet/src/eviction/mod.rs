@@ -7,11 +7,12 @@ pub mod images;
 pub mod local;
 pub mod rank;
 pub mod signals;
+mod tracker;
 
+use crate::blocking::STATISTICS;
 use crate::config::KubeletConfiguration;
 use crate::events::EventType;
 use crate::node::agent::Agent;
-use crate::node::conditions::Pressure;
 use crate::pods;
 use crate::stats::{ContainerUsage, Stats, machine};
 use crate::workers::manager::Manager;
@@ -19,11 +20,12 @@ use k8s_openapi::api::core::v1::Pod;
 use rank::Candidate;
 use shared::types::is_pod_terminal;
 use signals::{Observed, Signal, Threshold};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+use tracker::Tracker;
 
 /// Interval at which the node is looked at.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -41,10 +43,6 @@ pub struct Eviction {
     longest_grace: i64,
     /// `localStorageCapacityIsolation`: pods are held to their own limits of storage.
     isolates_storage: bool,
-    /// Since when soft thresholds are met.
-    met_since: HashMap<usize, Instant>,
-    /// Time at which each signal's threshold was met last.
-    pressed: HashMap<Signal, Instant>,
 }
 
 impl Eviction {
@@ -68,20 +66,35 @@ impl Eviction {
             transition: kubelet.eviction_pressure_transition_period.0,
             longest_grace: kubelet.eviction_max_pod_grace_period,
             isolates_storage: kubelet.local_storage_capacity_isolation,
-            met_since: HashMap::new(),
-            pressed: HashMap::new(),
         })
     }
 
     /// Runs until shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) {
+    pub async fn run(self, shutdown: CancellationToken) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.watch_node() => {}
+            () = self.watch_pods() => {}
+        }
+    }
+
+    /// Looks at the node, whose memory does not wait for walks through pods' folders.
+    async fn watch_node(&self) {
+        let mut tracker = Tracker::default();
         let mut wait = PERIOD;
         loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(wait) => {}
+            tokio::time::sleep(wait).await;
+            wait = if self.step(&mut tracker).await { SETTLE } else { PERIOD };
+        }
+    }
+
+    /// Looks at what each pod has on the disk.
+    async fn watch_pods(&self) {
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            if self.isolates_storage {
+                self.local().await;
             }
-            wait = if self.step().await { SETTLE } else { PERIOD };
         }
     }
 
@@ -92,7 +105,8 @@ impl Eviction {
             pods_memory: tokio::task::spawn_blocking(move || cgroups.pods_memory()).await.ok().flatten(),
             memory: machine::memory(),
             node_disk: machine::disk(&root),
-            image_disk: self.stats.image_disk().await,
+            // The runtime may hang: memory is looked at all the same.
+            image_disk: tokio::time::timeout(PERIOD, self.stats.image_disk()).await.ok().flatten(),
             processes: machine::processes(),
         }
     }
@@ -118,27 +132,11 @@ impl Eviction {
     }
 
     /// One look; true when a pod was evicted.
-    async fn step(&mut self) -> bool {
-        if self.isolates_storage {
-            self.local().await;
-        }
+    async fn step(&self, tracker: &mut Tracker) -> bool {
         let observed = self.observe().await;
         let now = Instant::now();
-        let mut due = Vec::new();
-        for (index, threshold) in self.thresholds.iter().enumerate() {
-            let was_met = self.met_since.contains_key(&index);
-            let is_met = observed.meets(threshold) || (was_met && observed.is_unresolved(threshold));
-            if !is_met {
-                self.met_since.remove(&index);
-                continue;
-            }
-            self.pressed.insert(threshold.signal, now);
-            let since = *self.met_since.entry(index).or_insert(now);
-            if threshold.grace.is_none_or(|grace| since.elapsed() >= grace) {
-                due.push(threshold.clone());
-            }
-        }
-        self.agent.set_pressure(self.pressure(now));
+        let mut due = tracker.look(&self.thresholds, &observed, now);
+        self.agent.set_pressure(tracker.pressure(now, self.transition.max(PERIOD)));
         // Memory first: it is what brings the machine down.
         due.sort_by_key(|threshold| threshold.signal);
         let Some(threshold) = due.into_iter().next() else { return false };
@@ -155,19 +153,6 @@ impl Eviction {
         self.evict(&threshold, &observed).await
     }
 
-    fn pressure(&self, now: Instant) -> Pressure {
-        let lately = |signals: &[Signal]| {
-            signals.iter().any(|signal| {
-                self.pressed.get(signal).is_some_and(|at| now.duration_since(*at) < self.transition.max(PERIOD))
-            })
-        };
-        Pressure {
-            memory: lately(&[Signal::Memory, Signal::PodsMemory]),
-            disk: lately(&[Signal::NodeDisk, Signal::NodeInodes, Signal::ImageDisk, Signal::ImageInodes]),
-            pid: lately(&[Signal::Processes]),
-        }
-    }
-
     /// Measures the use of the disk by a pod.
     async fn measure(&self, pod: &Pod, containers: &[ContainerUsage], unit: local::Unit) -> Option<local::Use> {
         let (settings, uid) = (&self.manager.context().settings, pods::uid(pod));
@@ -182,7 +167,7 @@ impl Eviction {
         let layers = layers.collect();
         let volumes = settings.pod_dir(uid).join("volumes/kubernetes.io~empty-dir");
         let logs = settings.pod_log_dir(pods::namespace(pod), pods::name(pod), uid);
-        tokio::task::spawn_blocking(move || measure(layers, &volumes, &logs, unit)).await.ok()
+        STATISTICS.run(move || Ok(measure(layers, &volumes, &logs, unit))).await.ok()
     }
 
     /// Use of the disk by a pod: its sum, and the share of each container.
