@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use plugin::Endpoint;
 use shared::types::is_extended_resource;
 use state::{Device, Owner, State};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,14 +63,22 @@ pub struct Devices {
     changed: Notify,
     /// NUMA nodes of the machine.
     nodes: Vec<u32>,
+    /// Resources of an earlier kubelet whose plugins have not registered with this one, and when it was started.
+    awaited: Mutex<HashSet<String>>,
+    started: Instant,
+    /// Containers that this kubelet has admitted, by pod.
+    admitted: Mutex<HashMap<String, HashSet<String>>>,
 }
 
 impl Devices {
     /// The node's devices as an earlier kubelet left them, below its root directory.
     pub fn new(root: &Path, nodes: Vec<u32>) -> Arc<Self> {
         let folder = root.join(FOLDER);
-        let state = Mutex::new(checkpoint::read(&folder));
-        Arc::new(Self { folder, state, endpoints: Mutex::default(), changed: Notify::new(), nodes })
+        let state = checkpoint::read(&folder);
+        let awaited = Mutex::new(state.devices.keys().cloned().collect());
+        let (started, admitted) = (Instant::now(), Mutex::default());
+        let (state, endpoints, changed) = (Mutex::new(state), Mutex::default(), Notify::new());
+        Arc::new(Self { folder, state, endpoints, changed, nodes, awaited, started, admitted })
     }
 
     /// Numbers of devices by resource; none of a resource that is gone.
@@ -102,6 +110,7 @@ impl Devices {
             Ok(endpoint) => {
                 tracing::info!(resource, socket = %socket.display(), "Registered device plugin");
                 metrics::device_registration(resource);
+                self.awaited.lock().remove(resource);
                 let (gone, id) = (endpoint.gone.clone(), endpoint.id);
                 if let Some(before) = self.endpoints.lock().insert(resource.to_owned(), endpoint.clone()) {
                     before.gone.cancel();
@@ -181,6 +190,7 @@ impl Devices {
 
     /// Frees the devices of pods that are not there any more.
     pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
+        self.admitted.lock().retain(|uid, _| is_there(uid));
         let is_changed = self.state.lock().retain(is_there);
         if is_changed {
             self.save();
@@ -207,9 +217,12 @@ impl Devices {
         };
         let mut answers = Vec::new();
         for (resource, ids, response) in allocations {
-            let missing = || format!("endpoint not found in cache for a registered resource: {resource}");
-            let endpoint = self.endpoint(&resource).ok_or_else(missing)?;
-            endpoint.prepare(&ids).await?;
+            match self.endpoint(&resource) {
+                Some(endpoint) => endpoint.prepare(&ids).await?,
+                // What an earlier kubelet was told serves until the plugin has had time to register again.
+                None if self.awaited.lock().contains(&resource) && self.started.elapsed() < GRACE => {}
+                None => return Err(format!("endpoint not found in cache for a registered resource: {resource}")),
+            }
             answers.extend(response);
         }
         Ok(answers)
@@ -255,8 +268,17 @@ impl HintProvider for Devices {
     }
 
     async fn allocate(&self, pod: &Pod, container: &Container, hint: Hint) -> Result<(), Refusal> {
+        let is_known = self.admitted.lock().get(pods::uid(pod)).is_some_and(|known| known.contains(&container.name));
+        if !is_known {
+            self.state.lock().check_own(pod, container).map_err(Refusal::unexpected)?;
+        }
         let wanted = self.state.lock().wanted(pod, container);
+        let admitted = || {
+            let mut all = self.admitted.lock();
+            all.entry(pods::uid(pod).to_owned()).or_default().insert(container.name.clone());
+        };
         if wanted.is_empty() {
+            admitted();
             return Ok(());
         }
         let mut taken = Vec::new();
@@ -269,6 +291,7 @@ impl HintProvider for Devices {
                 return Err(Refusal::unexpected(error));
             }
         }
+        admitted();
         self.save();
         Ok(())
     }

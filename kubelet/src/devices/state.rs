@@ -119,6 +119,37 @@ impl State {
         missing.map(|(resource, number)| (resource.clone(), number)).collect()
     }
 
+    /// Checks that a container can use the devices that it had before this kubelet was started: upstream's checks of
+    /// `devicesToAllocate`, with its texts.
+    ///
+    /// # Errors
+    /// The container asks for another number, or its plugin is away, or one of its devices is ill.
+    pub(super) fn check_own(&self, pod: &Pod, container: &Container) -> Result<(), String> {
+        let uid = pods::uid(pod);
+        for (resource, number) in self.asked(container) {
+            let owner = (uid.to_owned(), container.name.clone(), resource.clone());
+            let Some(own) = self.allocations.get(&owner).map(Allocation::ids) else { continue };
+            let (name, had) = (&container.name, own.len());
+            if had != number {
+                return Err(format!(
+                    "pod {uid:?} container {name:?} changed request for resource {resource:?} from {had} to {number}"
+                ));
+            }
+            let devices = self.devices.get(resource).into_iter().flatten();
+            let healthy: BTreeSet<&String> =
+                devices.filter(|(_, device)| device.is_healthy).map(|(id, _)| id).collect();
+            if healthy.is_empty() {
+                return Err(format!("no healthy devices present; cannot allocate unhealthy devices {resource}"));
+            }
+            if !own.is_subset(&healthy) {
+                return Err(format!(
+                    "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Ids of a resource that somebody has.
     fn taken(&self, resource: &str) -> BTreeSet<&String> {
         let taken = self.allocations.iter().filter(|((_, _, of), _)| of == resource);
