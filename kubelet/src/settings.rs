@@ -1,9 +1,14 @@
 //! The kubelet's settings after flags and the configuration file are merged: what the rooms need of them.
 
 use crate::images::Pulls;
+use crate::plugins;
 use crate::resources::ResourceConfig;
+use anyhow::Context as _;
 use jiff::SignedDuration;
-use std::path::PathBuf;
+use shared::flags::FeatureGates;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Mode of the root folder and of pods' folders, as upstream makes them.
@@ -50,8 +55,31 @@ pub struct Settings {
     pub tolerations_compare: bool,
     /// Resources of node and containers.
     pub resources: ResourceConfig,
+    /// `PreventStaticPodAPIReferences`.
+    pub prevents_references: bool,
+    /// Resources that Guaranteed pods have to themselves.
+    pub exclusive: ExclusiveResources,
     /// Everything runs inside a user namespace or without the rights to set kernel tunables.
     pub enable_controller_attach_detach: bool,
+}
+
+/// Resources of Guaranteed pods that cannot be resized in place, since a static policy has placed them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExclusiveResources {
+    /// `cpuManagerPolicy: static` without `InPlacePodVerticalScalingExclusiveCPUs`.
+    pub cpu: bool,
+    /// `memoryManagerPolicy: Static` without `InPlacePodVerticalScalingExclusiveMemory`.
+    pub memory: bool,
+}
+
+impl ExclusiveResources {
+    /// By the managers' policies and the feature gates.
+    pub fn of(cpu_policy: &str, memory_policy: &str, gates: &FeatureGates) -> Self {
+        Self {
+            cpu: cpu_policy == "static" && !gates.enabled("InPlacePodVerticalScalingExclusiveCPUs"),
+            memory: memory_policy == "Static" && !gates.enabled("InPlacePodVerticalScalingExclusiveMemory"),
+        }
+    }
 }
 
 impl Settings {
@@ -63,5 +91,23 @@ impl Settings {
     /// Returns the folder of a pod's logs.
     pub fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"))
+    }
+
+    /// Makes the folders that a kubelet needs.
+    ///
+    /// # Errors
+    /// One of them cannot be made.
+    pub fn make_folders(&self) -> anyhow::Result<()> {
+        let (pods, registry) = (self.root_dir.join("pods"), self.root_dir.join(plugins::REGISTRY));
+        let folders: [&Path; 5] = [&self.root_dir, &pods, &registry, &self.pod_logs_dir, &self.container_logs_dir];
+        for folder in folders {
+            fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
+        }
+        // What pods have is not for every user of the node. Log folders are read by collectors.
+        for folder in [&self.root_dir, &pods, &registry] {
+            fs::set_permissions(folder, fs::Permissions::from_mode(PRIVATE_FOLDER))
+                .with_context(|| format!("failed to restrict {}", folder.display()))?;
+        }
+        Ok(())
     }
 }

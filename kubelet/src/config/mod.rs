@@ -8,10 +8,10 @@ mod effects;
 mod validation;
 
 use crate::cpus::{CpuConfig, CpuSet};
-use crate::images::{Pulls, pulled::Verification};
+use crate::images::pulled::Verification;
 use crate::memory::{MemoryConfig, MemoryReservation};
 use crate::resources::{CgroupVersion, ResourceConfig};
-use crate::settings::Settings;
+use crate::settings::{ExclusiveResources, Settings};
 use crate::topology::TopologyConfig;
 use anyhow::bail;
 use duration::GoDuration;
@@ -555,14 +555,7 @@ impl Config {
             cluster_domain: kubelet.cluster_domain.clone(),
             resolv_conf: kubelet.resolv_conf.clone(),
             seccomp_default: kubelet.seccomp_default,
-            pulls: Pulls {
-                parallel: match kubelet.serialize_image_pulls {
-                    true => Some(1),
-                    false => kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok()),
-                },
-                qps: kubelet.registry_pull_qps,
-                burst: kubelet.registry_burst,
-            },
+            pulls: kubelet.into(),
             log_workers: usize::try_from(kubelet.container_log_max_workers).unwrap_or(1).max(1),
             log_max_size: size.map_or(10 << 20, |size| u64::try_from(size.value()).unwrap_or(u64::MAX)),
             log_max_files: usize::try_from(kubelet.container_log_max_files).unwrap_or(5),
@@ -584,6 +577,8 @@ impl Config {
                 local_storage: kubelet.local_storage_capacity_isolation,
                 limited_swap: kubelet.memory_swap.swap_behavior == "LimitedSwap",
             },
+            prevents_references: self.gates.enabled("PreventStaticPodAPIReferences"),
+            exclusive: ExclusiveResources::of(&kubelet.cpu_manager_policy, &kubelet.memory_manager_policy, &self.gates),
             enable_controller_attach_detach: kubelet.enable_controller_attach_detach,
         }
     }

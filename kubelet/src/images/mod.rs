@@ -14,6 +14,7 @@ use pace::Pace;
 use provider::Providers;
 use pulled::{Access, PulledImages};
 
+use crate::config::KubeletConfiguration;
 use crate::cri::{CriError, Runtime, v1};
 use crate::events::{EventSink, EventType};
 use crate::objects::ObjectSource;
@@ -74,6 +75,17 @@ pub struct Pulls {
     pub qps: i32,
     /// `registryBurst`.
     pub burst: i32,
+}
+
+impl From<&KubeletConfiguration> for Pulls {
+    fn from(kubelet: &KubeletConfiguration) -> Self {
+        let most = || kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok());
+        Self {
+            parallel: if kubelet.serialize_image_pulls { Some(1) } else { most() },
+            qps: kubelet.registry_pull_qps,
+            burst: kubelet.registry_burst,
+        }
+    }
 }
 
 /// The images of the node; see the module.
@@ -237,7 +249,7 @@ impl Images {
             Err(error) => {
                 event(EventType::Warning, "Failed", &format!("Failed to pull image \"{wanted}\": {error}"));
                 let wait = failure(&wanted, &error);
-                self.failed(key, &wait);
+                self.failed(key, &wait, Timestamp::now());
                 Err(wait)
             }
         }
@@ -297,12 +309,15 @@ impl Images {
         state.failed.remove(key);
     }
 
-    fn failed(&self, key: String, wait: &Wait) {
-        let now = Timestamp::now();
+    fn failed(&self, key: String, wait: &Wait, now: Timestamp) {
         let mut state = self.state.lock();
         let last = state.failed.get(&key).map_or(now, |(at, _)| *at);
-        state.backoff.next(&key, last, now);
-        state.failed.insert(key, (now, wait.clone()));
+        // Upstream's `Backoff.GC`: pods go and come, each with a key of its own.
+        let State { backoff, failed } = &mut *state;
+        backoff.forget_old(now);
+        failed.retain(|key, _| backoff.knows(key));
+        backoff.next(&key, last, now);
+        failed.insert(key, (now, wait.clone()));
     }
 }
 
@@ -409,6 +424,19 @@ mod tests {
         assert_eq!(rpc("Unknown", "no such image"), expected("ErrImagePull", "no such image"));
         let found = rpc("NotFound", "no such image");
         assert_eq!(found, expected("ErrImagePull", "rpc error: code = NotFound desc = no such image"));
+    }
+
+    #[test]
+    fn failures_of_pods_long_gone_are_forgotten() {
+        let images = Images::new(Pulls::default(), std::path::Path::new("/nonexistent"), None, Providers::default());
+        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
+        let wait = failure("x", "no such image");
+        for second in 0..2000 {
+            images.failed(format!("uid-{second}_x"), &wait, at(second));
+        }
+        let state = images.state.lock();
+        assert_eq!(state.failed.len(), 601, "those of the last ten minutes");
+        assert!(state.failed.keys().all(|key| state.backoff.knows(key)) && state.backoff.knows("uid-1999_x"));
     }
 
     #[test]

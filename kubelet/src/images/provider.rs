@@ -5,6 +5,7 @@
 //! In: the configuration and its programs. Out: a docker configuration for an image, kept as long as the plugin says.
 
 use super::keyring::{Credentials, Keyring, fits};
+use crate::keyed_lock::KeyedLocks;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,8 +69,9 @@ struct Plugin {
     program: PathBuf,
     /// Docker configurations with the time when they end, by what they are for.
     kept: Mutex<HashMap<String, (Instant, Vec<u8>)>>,
-    /// Lock of the questions: a second one may find the first one's answer kept.
-    asking: tokio::sync::Mutex<()>,
+    /// Locks of the questions, by image: a second one about the same may find the first one's answer kept, and one about
+    /// another does not wait.
+    asking: KeyedLocks<String>,
 }
 
 /// The plugins of the node.
@@ -103,7 +105,7 @@ impl Providers {
             if !program.exists() {
                 return Err(format!("plugin binary executable {} did not exist", program.display()));
             }
-            Ok(Plugin { about, program, kept: Mutex::default(), asking: tokio::sync::Mutex::default() })
+            Ok(Plugin { about, program, kept: Mutex::default(), asking: KeyedLocks::default() })
         };
         providers.into_iter().map(plugin).collect::<Result<_, _>>().map(Self)
     }
@@ -230,7 +232,7 @@ impl Plugin {
         if let Some(found) = kept() {
             return Ok(found);
         }
-        let _turn = self.asking.lock().await;
+        let _turn = self.asking.lock(&repository.to_owned()).await;
         if let Some(found) = kept() {
             return Ok(found);
         }

@@ -1,6 +1,7 @@
 //! Manifests to static pods: decoding, defaults, identity. Pure.
 
-use super::annotations;
+use super::{annotations, references};
+use crate::settings::Settings;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use proto::selector::format as names;
@@ -17,6 +18,24 @@ pub enum ManifestError {
     /// Fields that only make sense with an API server, or are missing.
     #[error("invalid pod: {0}")]
     Invalid(String),
+    /// Objects of the API server are needed.
+    #[error("{0}")]
+    Reference(String),
+}
+
+/// Node that static pods belong to.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    /// Name of the node.
+    pub node_name: String,
+    /// `PreventStaticPodAPIReferences`: they refer to nothing that only an API server has.
+    pub prevents_references: bool,
+}
+
+impl From<&Settings> for Owner {
+    fn from(settings: &Settings) -> Self {
+        Self { node_name: settings.node_name.clone(), prevents_references: settings.prevents_references }
+    }
 }
 
 /// Pods of a manifest: a Pod or a PodList in YAML or JSON.
@@ -33,7 +52,8 @@ pub fn decode(text: &str) -> Result<Vec<Pod>, ManifestError> {
 
 /// Gives a pod from a manifest its identity on this node: name suffix, namespace, uid, annotations, defaults.
 /// `origin` is the file path or URL.
-pub fn adopt(mut pod: Pod, source: &str, origin: &str, node_name: &str, now: Timestamp) -> Result<Pod, ManifestError> {
+pub fn adopt(mut pod: Pod, source: &str, origin: &str, owner: &Owner, now: Timestamp) -> Result<Pod, ManifestError> {
+    let node_name = owner.node_name.as_str();
     let name = pod
         .metadata
         .name
@@ -77,7 +97,8 @@ pub fn adopt(mut pod: Pod, source: &str, origin: &str, node_name: &str, now: Tim
     }
     default(spec);
     check(&pod).map_err(ManifestError::Invalid)?;
-    Ok(pod)
+    let spec = pod.spec.iter().find_map(|spec| references::check(spec, owner.prevents_references).err());
+    spec.map_or(Ok(pod), |refused| Err(ManifestError::Reference(refused)))
 }
 
 fn invalid(path: &str, value: &str, why: impl IntoIterator<Item = String>) -> Result<(), String> {
@@ -191,12 +212,27 @@ pub fn default_pull_policy(image: &str) -> &'static str {
 mod tests {
     use super::*;
 
+    fn owner(node: &str) -> Owner {
+        Owner { node_name: node.to_owned(), prevents_references: true }
+    }
+
+    #[test]
+    fn static_pods_that_refer_to_the_api_server_are_refused() {
+        let text = "kind: Pod\nmetadata: {name: p}\nspec: {serviceAccountName: a, containers: [{name: a, image: i}]}\n";
+        let pod = decode(text).expect("decodes").remove(0);
+        let refused = adopt(pod.clone(), "file", "f", &owner("n"), Timestamp::UNIX_EPOCH).expect_err("it refers");
+        assert_eq!(refused.to_string(), "static pods may not reference serviceaccounts");
+        let lenient = Owner { prevents_references: false, ..owner("n") };
+        adopt(pod, "file", "f", &lenient, Timestamp::UNIX_EPOCH).expect("with the gate off");
+    }
+
     #[test]
     fn static_pods_get_their_identity() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd, namespace: kube-system}\nspec:\n  containers:\n  - {name: e, image: 'etcd:3'}\n";
         let pods = decode(text).expect("decodes");
-        let adopt_at =
-            |node: &str| adopt(pods[0].clone(), "file", "/m/etcd.yaml", node, Timestamp::UNIX_EPOCH).expect("pod");
+        let adopt_at = |node: &str| {
+            adopt(pods[0].clone(), "file", "/m/etcd.yaml", &owner(node), Timestamp::UNIX_EPOCH).expect("pod")
+        };
         let pod = adopt_at("Node1");
         assert_eq!(pod.metadata.name.as_deref(), Some("etcd-node1"));
         let marks = pod.metadata.annotations.clone().expect("annotations");
@@ -211,7 +247,9 @@ mod tests {
     fn what_is_no_pod_is_no_static_pod() {
         let adopted = |metadata: &str, spec: &str| {
             let pods = decode(&format!("kind: Pod\nmetadata: {metadata}\nspec: {spec}\n")).expect("decodes");
-            adopt(pods[0].clone(), "file", "f", "n", Timestamp::UNIX_EPOCH).map(drop).map_err(|why| why.to_string())
+            adopt(pods[0].clone(), "file", "f", &owner("n"), Timestamp::UNIX_EPOCH)
+                .map(drop)
+                .map_err(|why| why.to_string())
         };
         let plain = "{containers: [{name: a, image: i}]}";
         assert_eq!(adopted("{name: p}", plain), Ok(()));
@@ -240,7 +278,9 @@ mod tests {
     fn manifests_are_read_as_leniently_as_objects_of_the_api_server() {
         let text = "kind: Pod\nmetadata: {name: p, creationTimestamp: null, labels: null}\nspec: {containers: [{name: a, image: i, \
             resources: {limits: {cpu: 1, memory: null}}}], volumes: null}\nstatus: {conditions: [{type: Ready, lastTransitionTime: null}]}\n";
-        assert!(adopt(decode(text).expect("decodes").remove(0), "file", "f", "n", Timestamp::UNIX_EPOCH).is_ok());
+        assert!(
+            adopt(decode(text).expect("decodes").remove(0), "file", "f", &owner("n"), Timestamp::UNIX_EPOCH).is_ok()
+        );
     }
 
     #[test]
@@ -249,6 +289,6 @@ mod tests {
             assert!(decode(text).is_err(), "{text}");
         }
         let nameless = decode("kind: Pod\nspec: {containers: [{name: a}]}").expect("decodes").remove(0);
-        assert!(adopt(nameless, "file", "f", "n", Timestamp::UNIX_EPOCH).is_err());
+        assert!(adopt(nameless, "file", "f", &owner("n"), Timestamp::UNIX_EPOCH).is_err());
     }
 }

@@ -4,6 +4,7 @@
 pub mod file;
 pub mod manifest;
 pub mod mirror;
+mod references;
 pub mod url;
 
 /// Annotations that tell where a pod comes from.

@@ -1,5 +1,6 @@
 //! Manifests from a URL, read again every `httpCheckFrequency`.
 
+use super::manifest::Owner;
 use super::{Source, SourceSet, manifest};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
@@ -49,19 +50,19 @@ async fn fetch(url: &http::Uri, headers: &BTreeMap<String, Vec<String>>) -> Resu
     }
 }
 
-fn pods(url: &str, text: &[u8], node_name: &str, now: Timestamp) -> Result<Vec<Pod>, String> {
+fn pods(url: &str, text: &[u8], owner: &Owner, now: Timestamp) -> Result<Vec<Pod>, String> {
     if text.is_empty() {
         return Err(format!("zero-length data received from {url}"));
     }
     let list = manifest::decode(&String::from_utf8_lossy(text)).map_err(|e| e.to_string())?;
-    list.into_iter().map(|pod| manifest::adopt(pod, "http", url, node_name, now).map_err(|e| e.to_string())).collect()
+    list.into_iter().map(|pod| manifest::adopt(pod, "http", url, owner, now).map_err(|e| e.to_string())).collect()
 }
 
 /// Asks until shutdown and sends the whole set whenever it changed.
 pub async fn watch(
     url: String,
     headers: BTreeMap<String, Vec<String>>,
-    node_name: String,
+    owner: Owner,
     every: Duration,
     sender: mpsc::Sender<SourceSet>,
     shutdown: CancellationToken,
@@ -78,7 +79,7 @@ pub async fn watch(
         let answer = tokio::time::timeout(DEADLINE, fetch(&target, &headers)).await;
         match answer.unwrap_or_else(|_| Err(format!("{url}: context deadline exceeded"))) {
             Ok(text) if last.as_ref() == Some(&text) => {}
-            Ok(text) => match pods(&url, &text, &node_name, Timestamp::now()) {
+            Ok(text) => match pods(&url, &text, &owner, Timestamp::now()) {
                 Ok(pods) => {
                     last = Some(text);
                     if sender.send(SourceSet { source: Source::Url, pods }).await.is_err() {

@@ -1,10 +1,11 @@
 //! Admission of pods: a last look at what the scheduler decided, as pods may come around it and nodes change. Pure.
 //! Answers for upstream's `pkg/kubelet/lifecycle/predicate.go` and the eviction manager's admission.
 
-use super::sysctls;
+use super::{resize, sysctls};
 use crate::node::conditions::Pressure;
 use crate::pods;
-use crate::resources::{QosClass, qos_class};
+use crate::resources::{Amounts, QosClass, qos_class};
+use crate::settings::ExclusiveResources;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
@@ -221,12 +222,26 @@ pub fn shortages(pod: &Pod, measure: &Measure<'_>) -> Vec<Shortage> {
 }
 
 /// None when the node has room for what the pod asks for now, besides the others.
-pub fn refuse_resize(pod: &Pod, allocatable: &BTreeMap<String, Quantity>, others: &[Arc<Pod>]) -> Option<Refusal> {
+pub fn refuse_resize(
+    (pod, held): (&Pod, &Pod),
+    allocatable: &BTreeMap<String, Quantity>,
+    others: &[Arc<Pod>],
+    exclusive: ExclusiveResources,
+) -> Option<Refusal> {
     let infeasible = |text: String| Some(("Infeasible".to_owned(), text));
     if pods::is_static(pod) {
         return infeasible("In-place resize of static-pods is not supported".to_owned());
     }
     let asked = requests(pod);
+    if qos_class(pod) == QosClass::Guaranteed {
+        let changes = |of: fn(&Amounts) -> Option<i64>| resize::changes_requests(pod, held, of);
+        if exclusive.cpu && changes(|amounts| amounts.cpu) {
+            return infeasible(placed("CPU", "static"));
+        }
+        if exclusive.memory && changes(|amounts| amounts.memory) {
+            return infeasible(placed("Memory", "Static"));
+        }
+    }
     let needs = |name: &'static str| Some((name, *asked.get(name)?, capacity(allocatable, name)));
     for (name, requested, capacity) in ["memory", "cpu"].into_iter().filter_map(needs) {
         if requested > capacity {
@@ -242,6 +257,11 @@ pub fn refuse_resize(pod: &Pod, allocatable: &BTreeMap<String, Quantity>, others
         }
     }
     None
+}
+
+/// Upstream's text of a resize that a static policy does not allow.
+fn placed(manager: &str, policy: &str) -> String {
+    format!("Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy \"{policy}\"")
 }
 
 fn capacity(allocatable: &BTreeMap<String, Quantity>, name: &str) -> i64 {
@@ -401,7 +421,9 @@ mod tests {
         let allocatable =
             BTreeMap::from([("cpu".to_owned(), Quantity("2".into())), ("memory".to_owned(), Quantity("1Gi".into()))]);
         let others = [pod(cpu("1500m"))];
-        let verdict = |spec: serde_json::Value| refuse_resize(&pod(spec), &allocatable, &others);
+        let none = ExclusiveResources::default();
+        let verdict =
+            |spec: serde_json::Value| refuse_resize((&pod(spec), &pod(cpu("1m"))), &allocatable, &others, none);
         let refused = |reason: &str, text: &str| Some((reason.to_owned(), text.to_owned()));
         assert_eq!(verdict(cpu("500m")), None);
         assert_eq!(
@@ -420,5 +442,33 @@ mod tests {
                 "Node didn't have enough capacity: memory, requested: 2147483648, capacity: 1073741824"
             )
         );
+    }
+
+    #[test]
+    fn what_a_static_policy_has_placed_is_not_resized() {
+        let guaranteed = |cpu: &str, memory: &str| {
+            let amounts = json!({"cpu": cpu, "memory": memory});
+            pod(json!({"containers": [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]}))
+        };
+        let burstable =
+            |cpu: &str| pod(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}));
+        let quantity = |text: &str| Quantity(text.to_owned());
+        let allocatable = BTreeMap::from([("cpu".to_owned(), quantity("4")), ("memory".to_owned(), quantity("4Gi"))]);
+        let (cpu, memory) =
+            (ExclusiveResources { cpu: true, memory: false }, ExclusiveResources { cpu: false, memory: true });
+        let of_cpu = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"";
+        let of_memory = "Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"";
+        for (wanted, held, exclusive, expected) in [
+            (guaranteed("2", "1Gi"), guaranteed("1", "1Gi"), cpu, Some(of_cpu)),
+            (guaranteed("1", "2Gi"), guaranteed("1", "1Gi"), cpu, None),
+            (guaranteed("1", "2Gi"), guaranteed("1", "1Gi"), memory, Some(of_memory)),
+            (guaranteed("2", "1Gi"), guaranteed("1000m", "1024Mi"), memory, None),
+            (guaranteed("2", "2Gi"), guaranteed("1", "1Gi"), ExclusiveResources::default(), None),
+            (burstable("2"), burstable("1"), cpu, None),
+        ] {
+            let refusal = refuse_resize((&wanted, &held), &allocatable, &[], exclusive);
+            let expected = expected.map(|text| ("Infeasible".to_owned(), text.to_owned()));
+            assert_eq!(refusal, expected, "{wanted:?}");
+        }
     }
 }

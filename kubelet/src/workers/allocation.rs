@@ -2,8 +2,9 @@
 //! else it keeps what it has and is asked about again when room may have come. Answers for upstream's allocation
 //! manager.
 
+use super::admission::{self, Refusal};
 use super::manager::{Inner, Manager};
-use super::{admission, resize};
+use super::resize;
 use crate::events::EventType;
 use crate::pods;
 use crate::resources::{QosClass, qos_class};
@@ -28,9 +29,8 @@ impl Manager {
             mailbox.allocate(keeps, None);
             return;
         }
-        let node = self.context().node.load();
         let others = inner.active(Some(&uid));
-        let Some((reason, text)) = admission::refuse_resize(&pod, &node.facts.allocatable, &others) else {
+        let Some((reason, text)) = self.refuse_resize((&pod, &held), &others) else {
             let message = resize::message("started", &pod, None);
             self.context().events.pod(&pod, "", EventType::Normal, "ResizeStarted", &message);
             mailbox.allocate(pod, None);
@@ -46,6 +46,11 @@ impl Manager {
         inner.desired.insert(uid, pod);
     }
 
+    fn refuse_resize(&self, (pod, held): (&Pod, &Pod), others: &[Arc<Pod>]) -> Option<Refusal> {
+        let cx = self.context();
+        admission::refuse_resize((pod, held), &cx.node.load().facts.allocatable, others, cx.settings.exclusive)
+    }
+
     /// Room may have come for pods that wait for it.
     pub(super) fn retry_resizes(&self, inner: &mut Inner) {
         let mut waiting: Vec<Arc<Pod>> = inner.desired.values().cloned().collect();
@@ -53,11 +58,11 @@ impl Manager {
             let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
             (Reverse(priority), qos_class(pod) != QosClass::Guaranteed, pods::full_name(pod))
         });
-        let node = self.context().node.load();
         for pod in waiting {
             let fits = {
                 let others = inner.active(Some(pods::uid(&pod)));
-                admission::refuse_resize(&pod, &node.facts.allocatable, &others).is_none()
+                let held = inner.workers.get(pods::uid(&pod)).map(|mailbox| mailbox.pod());
+                self.refuse_resize((&pod, held.as_ref().unwrap_or(&pod)), &others).is_none()
             };
             if fits {
                 self.renew(inner, pod);

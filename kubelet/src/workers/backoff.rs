@@ -65,6 +65,17 @@ impl Backoff {
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
     }
 
+    /// Forgets keys that nothing happened to for so long that they begin anew.
+    pub fn forget_old(&mut self, now: Timestamp) {
+        let longest = self.maximum * 2;
+        self.entries.retain(|_, entry| now.duration_since(entry.updated) <= longest);
+    }
+
+    /// Reports whether something is known of a key.
+    pub fn knows(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// Forgets a key.
     pub fn reset(&mut self, key: &str) {
         self.entries.remove(key);

@@ -270,6 +270,8 @@ pub mod tests {
                 local_storage: true,
                 limited_swap: false,
             },
+            exclusive: Default::default(),
+            prevents_references: true,
         }
     }
 

@@ -76,6 +76,15 @@ pub fn differs(a: &Pod, b: &Pod) -> bool {
     })
 }
 
+/// Reports whether two versions of a pod request different amounts of one resource.
+pub fn changes_requests(a: &Pod, b: &Pod, of: fn(&Amounts) -> Option<i64>) -> bool {
+    resizable(a).any(|one| {
+        let other = resizable(b).find(|other| other.name == one.name);
+        let amount = |container: &Container| of(&Amounts::requests(container.resources.as_ref()));
+        other.is_some_and(|other| amount(one) != amount(other))
+    })
+}
+
 /// `pod` with the resources that `find` knows for its containers.
 fn with(pod: &Arc<Pod>, find: impl Fn(&str) -> Option<ResourceRequirements>) -> Arc<Pod> {
     let mut changed = Pod::clone(pod);
