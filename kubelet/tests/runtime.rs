@@ -261,7 +261,7 @@ impl Drop for Machine {
         }
         self.containerd.kill().ok();
         self.containerd.wait().ok();
-        fs::remove_dir_all(&self.folder).ok();
+        Command::new("rm").args(["-rf", "--one-file-system"]).arg(&self.folder).status().ok();
     }
 }
 

@@ -202,8 +202,10 @@ async fn devices_are_listed_given_prepared_and_remembered() {
     let next = Devices::new(root.path(), vec![0, 1]);
     assert_eq!(next.of_container("u", "c")[0].id, "b");
     assert_eq!(next.counts()[GPU], Count { capacity: 1, allocatable: 0 });
-    let failure = next.options(&pod("u", 1), "c").await.expect_err("the plugin is away");
-    assert_eq!(failure, format!("endpoint not found in cache for a registered resource: {GPU}"));
+    let options = next.options(&pod("u", 1), "c").await.expect("a container that starts again has what it had");
+    assert_eq!(options.len(), 1);
+    let ill = format!("no healthy devices present; cannot allocate unhealthy devices {GPU}");
+    assert_eq!(allocate(&next, &pod("u", 1)).await, Err(ill), "a pod that is made again waits for the plugin");
     let shutdown = CancellationToken::new();
     let serving = tokio::spawn(Arc::clone(&next).run(shutdown.clone()));
     while folder.join("gpu.sock").exists() {
@@ -214,6 +216,11 @@ async fn devices_are_listed_given_prepared_and_remembered() {
     register(root.path(), GPU, "v1beta1", "gpu.sock").await.expect("registered anew");
     until_counts(&next, 2, 1).await;
     next.options(&pod("u", 1), "c").await.expect("it is back");
+    let ill = format!("previously allocated devices are no longer healthy; cannot allocate unhealthy devices {GPU}");
+    assert_eq!(allocate(&next, &pod("u", 1)).await, Err(ill));
+    let more = format!("pod \"v\" container \"c\" changed request for resource \"{GPU}\" from 1 to 2");
+    assert_eq!(allocate(&next, &pod("v", 2)).await, Err(more));
+    allocate(&next, &pod("v", 1)).await.expect("its device is well");
 
     // The plugin dies: what it has is ill.
     server.shutdown_background();

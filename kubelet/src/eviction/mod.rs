@@ -9,7 +9,7 @@ pub mod rank;
 pub mod signals;
 mod tracker;
 
-use crate::blocking::STATISTICS;
+use crate::blocking::WALKS;
 use crate::config::KubeletConfiguration;
 use crate::events::EventType;
 use crate::node::agent::Agent;
@@ -167,7 +167,7 @@ impl Eviction {
         let layers = layers.collect();
         let volumes = settings.pod_dir(uid).join("volumes/kubernetes.io~empty-dir");
         let logs = settings.pod_log_dir(pods::namespace(pod), pods::name(pod), uid);
-        STATISTICS.run(move || Ok(measure(layers, &volumes, &logs, unit))).await.ok()
+        WALKS.run(move || Ok(measure(layers, &volumes, &logs, unit))).await.ok()
     }
 
     /// Use of the disk by a pod: its sum, and the share of each container.

@@ -22,7 +22,8 @@ impl Tracker {
         let mut due = Vec::new();
         for (index, threshold) in thresholds.iter().enumerate() {
             let was_driving = self.driving.remove(&index);
-            if !observed.meets(threshold) && !(was_driving && observed.is_unresolved(threshold)) {
+            let is_met = observed.meets(threshold) || (was_driving && observed.is_unresolved(threshold));
+            if !is_met {
                 self.met_since.remove(&index);
                 continue;
             }

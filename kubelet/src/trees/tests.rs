@@ -148,7 +148,7 @@ fn mounts_are_neither_emptied_nor_measured() {
     assert_eq!(refused.to_string(), "something is mounted at mounted");
     assert!(mounted.0.join("kept").exists());
     remove(&mounted.0).expect_err("a mount point");
-    let parent = openat(CWD, &tree.join("a"), FOLDER, Mode::empty()).expect("opened");
+    let parent = openat(CWD, tree.join("a"), FOLDER, Mode::empty()).expect("opened");
     assert_eq!(open_and_compare(parent.as_fd(), c"mounted").map(drop), Err(Errno::XDEV), "without openat2");
     drop(mounted);
     open_and_compare(parent.as_fd(), c"mounted").expect("an ordinary folder");

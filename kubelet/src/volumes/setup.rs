@@ -8,7 +8,7 @@ use super::helper::{self, Request};
 use super::tokens::Tokens;
 use super::usage::{Known, Usage, VolumeUsage};
 use super::{MountedVolume, VolumeError, hostpath, mounts, writer};
-use crate::blocking::{Lane, MOUNTING, STATISTICS, blocking};
+use crate::blocking::{Lane, MOUNTING, STATISTICS, WALKS, blocking};
 use crate::csi::{self, Csi, Failure, Group, Ready};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
@@ -265,19 +265,19 @@ impl Inner {
         let is_own = has_content(volume) || volume.empty_dir.is_some();
         let plugin = if volume.empty_dir.is_some() { "empty-dir" } else { content_plugin(volume).0 };
         let folder = self.folder(pod, plugin, &volume.name);
-        let read = |work: fn(&Path) -> Option<Usage>, path: PathBuf| async move {
-            STATISTICS.run(move || Ok(work(&path))).await.ok().flatten()
+        let read = |lane: &'static Lane, work: fn(&Path) -> Option<Usage>, path: PathBuf| async move {
+            lane.run(move || Ok(work(&path))).await.ok().flatten()
         };
         match claimed {
             Some(Source::Csi(volume)) => self.csi.usage(pods::uid(pod), &volume).await,
-            Some(Source::Local(path)) => read(Usage::of_file_system, path).await,
+            Some(Source::Local(path)) => read(&STATISTICS, Usage::of_file_system, path).await,
             // To ask a server that is away may take for ever.
             Some(Source::Path(_) | Source::Device(_) | Source::Nfs(_)) => None,
             Some(Source::Disk(disk)) => {
                 let name = self.names.lock().get(&(pods::uid(pod).to_owned(), volume.name.clone())).cloned()?;
-                read(Usage::of_file_system, self.folder(pod, disk.target.plugin(), &name)).await
+                read(&STATISTICS, Usage::of_file_system, self.folder(pod, disk.target.plugin(), &name)).await
             }
-            None if is_own => read(Usage::of_folder, folder).await,
+            None if is_own => read(&WALKS, Usage::of_folder, folder).await,
             None => self.csi.usage(pods::uid(pod), &driver_volume(pod, volume).ok()??).await,
         }
     }

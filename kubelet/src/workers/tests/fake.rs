@@ -241,10 +241,13 @@ struct Statuses;
 impl StatusSink for Statuses {
     fn set(&self, _: &Arc<Pod>, _: &PodStatus) {}
     fn reclaimed(&self, _: &Arc<Pod>, _: &PodStatus) {}
+    fn mirror(&self, _: &Pod) -> Option<Arc<Pod>> {
+        None
+    }
     fn forget(&self, _: &str) {}
 }
 
-/// The node: what a worker needs, and what the test holds of it.
+/// The node: parts that a worker needs, and parts that the test holds.
 pub(super) struct FakeNode {
     pub(super) cx: Arc<Context>,
     pub(super) log: Arc<Log>,
