@@ -230,13 +230,14 @@ impl Authority {
     /// Keeps the certificate of `stem` that is there, or makes it.
     ///
     /// # Errors
-    /// When one is there that this authority did not sign, that has expired or that has no key, or when a file cannot be
-    /// read or written.
+    /// When one is there that this authority did not sign, that has expired, that has no key or lacks a name that is asked
+    /// for, as kubeadm refuses it, or when a file cannot be read or written.
     pub fn keep_or_issue(&self, stem: &Path, leaf: &Leaf, algorithm: Algorithm, validity: Duration) -> Result<()> {
         let (certificate, key) = (extended(stem, "crt"), extended(stem, "key"));
         if certificate.exists() {
             let pem = read(&certificate)?;
             self.verify(&pem).with_context(|| certificate.display().to_string())?;
+            check_names(&pem, &leaf.names).with_context(|| certificate.display().to_string())?;
             return check_pair(&pem, &read(&key)?).with_context(|| certificate.display().to_string());
         }
         let issued = self.issue(leaf.params()?, algorithm, validity)?;
@@ -254,6 +255,42 @@ fn check_pair(certificate: &str, key: &str) -> Result<()> {
         "the key beside it is another's"
     );
     Ok(())
+}
+
+/// Refuses a certificate that lacks one of these names; more than these are fine.
+fn check_names(certificate: &str, wanted: &[String]) -> Result<()> {
+    let parsed = parse(certificate)?;
+    let x509 = parsed.parse_x509()?;
+    let own = x509.subject_alternative_name()?.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
+    let own: Vec<String> = own.iter().filter_map(text).collect();
+    let missing: Vec<&str> =
+        wanted.iter().filter(|name| !own.iter().any(|own| covers(own, name))).map(String::as_str).collect();
+    ensure!(
+        missing.is_empty(),
+        "is valid for {}, not for {}; remove the certificate and its key to have them made anew",
+        own.join(", "),
+        missing.join(", ")
+    );
+    Ok(())
+}
+
+/// A DNS name or an address, as text.
+fn text(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => address(bytes).map(|address| address.to_string()),
+        _ => None,
+    }
+}
+
+/// Reports whether a name of a certificate stands for another one: the same, or with `*` in place of the first label.
+fn covers(own: &str, name: &str) -> bool {
+    if let (Ok(own), Ok(name)) = (own.parse::<IpAddr>(), name.parse::<IpAddr>()) {
+        return own == name;
+    }
+    let rest = |name: &str| name.split_once('.').map(|(_, rest)| rest.to_ascii_lowercase());
+    own.eq_ignore_ascii_case(name)
+        || own.strip_prefix("*.").is_some_and(|own| rest(name).is_some_and(|rest| rest.eq_ignore_ascii_case(own)))
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {

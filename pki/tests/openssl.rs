@@ -148,7 +148,7 @@ fn files_that_do_not_fit_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     let ecdsa = "--encryption-algorithm=ECDSA-P256";
-    must(init(folder, &[ecdsa]));
+    must(init(folder, &[ecdsa, "--apiserver-cert-extra-sans=10.0.0.9"]));
     let other = tempfile::tempdir().expect("a folder");
     must(init(other.path(), &[ecdsa]));
     for (file, complaint) in [
@@ -227,4 +227,20 @@ fn other_users_and_servers_get_certificates_too() {
     let certificate = ["certificate", "--common-name=system:node:w1", "--san=w1,10.0.0.2", "--out=w1/kubelet"];
     must(ironclad(folder, &[&certificate[..], &more[1..]].concat()));
     openssl(folder, &["verify", "-CAfile", "pki/ca.crt", "-purpose", "sslserver", "w1/kubelet.crt"]);
+}
+
+/// Refused by `kubeadm init`, too: clients would find out that the certificate has not their server's name.
+#[test]
+fn certificate_without_a_name_that_is_asked_for_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let ecdsa = "--encryption-algorithm=ECDSA-P256";
+    must(init(folder, &[ecdsa, "--apiserver-cert-extra-sans=*.example,203.0.113.7"]));
+    let before = everything(folder);
+    must(init(folder, &[ecdsa]));
+    must(init(folder, &[ecdsa, "--apiserver-cert-extra-sans=api.example"]));
+    let said = refused(init(folder, &[ecdsa, "--apiserver-cert-extra-sans=api.example,203.0.113.8"]));
+    assert!(said.contains("pki/apiserver.crt: is valid for cp-1, "), "{said}");
+    assert!(said.contains(", not for 203.0.113.8; remove the certificate and its key"), "{said}");
+    assert_eq!(everything(folder), before, "nothing was changed");
 }
