@@ -112,7 +112,7 @@ pub async fn wait(tenant: &ObjectClient, deadline: Instant) -> Result<()> {
 /// # Errors
 /// When the API server refuses something.
 pub async fn fill(host: &mut ObjectClient, tenant: &mut ObjectClient, plan: &Plan, task: &Task<'_>) -> Result<()> {
-    let ca = text(&host.secret(&plan.namespace, &plan.secret("ca")).await?, "ca.crt")?;
+    let ca = text(&host.secret(&plan.namespace, &plan.secret("ca")).await?.data, "ca.crt")?;
     if let Some(folder) = task.manifests {
         let dns = plan::service(plan.services, plan::DNS)?.to_string();
         let values = [("CONTROL_PLANE_ENDPOINT", plan.endpoint.as_str()), ("CLUSTER_DNS", dns.as_str())];
@@ -127,7 +127,7 @@ pub async fn fill(host: &mut ObjectClient, tenant: &mut ObjectClient, plan: &Pla
     println!("the cluster has its roles, configuration and endpoints");
     let Some(ttl) = task.token else { return Ok(()) };
     let name = plan.secret("join");
-    let known = host.secret(&plan.namespace, &name).await?;
+    let known = host.secret(&plan.namespace, &name).await?.data;
     let token = valid_token(tenant, &known, Timestamp::now()).await?;
     if token.is_none() {
         println!("Secret {name}: made a new token");
@@ -143,7 +143,7 @@ pub async fn fill(host: &mut ObjectClient, tenant: &mut ObjectClient, plan: &Pla
 /// The token of the Secret for nodes that join, if the new cluster still takes it.
 async fn valid_token(tenant: &ObjectClient, known: &Data, now: Timestamp) -> Result<Option<String>> {
     let Ok(token) = text(known, "token") else { return Ok(None) };
-    let secret = tenant.secret("kube-system", &token::secret_name(&token)?).await?;
+    let secret = tenant.secret("kube-system", &token::secret_name(&token)?).await?.data;
     Ok(Some(token).filter(|_| is_valid(&secret, now)))
 }
 

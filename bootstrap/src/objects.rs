@@ -13,6 +13,16 @@ use crate::pki::Data;
 /// The owner of fields that are applied.
 pub const MANAGER: &str = "control-plane-bootstrap";
 const NOT_FOUND: u16 = 404;
+const CONFLICT: u16 = 409;
+
+/// A Secret as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct StoredSecret {
+    /// The decoded data.
+    pub data: Data,
+    /// Resource version; empty when it is not there.
+    pub version: String,
+}
 
 /// The objects of one cluster.
 pub struct ObjectClient {
@@ -77,18 +87,46 @@ impl ObjectClient {
         }
     }
 
-    /// The decoded data of a Secret; none when it is not there.
+    /// Creates an object, or applies it while it has this resource version; false when it has another one, or is there
+    /// although there is none.
+    ///
+    /// # Errors
+    /// When its kind is not served or it is refused for another reason.
+    pub async fn write_unless_changed(&mut self, object: &Value, version: &str) -> Result<bool> {
+        let path = self.path(object).await?;
+        let (mut object, query) = (object.clone(), format!("fieldManager={MANAGER}"));
+        let request = if version.is_empty() {
+            let collection = path.rsplit_once('/').map_or(path.as_str(), |(collection, _)| collection);
+            http::Request::post(format!("{collection}?{query}")).header("Content-Type", "application/json")
+        } else {
+            object["metadata"]["resourceVersion"] = version.into();
+            http::Request::patch(format!("{path}?{query}&force=true"))
+                .header("Content-Type", "application/apply-patch+yaml")
+        };
+        match self.client.request_text(request.body(serde_json::to_vec(&object)?)?).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == CONFLICT => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("writing {path}")),
+        }
+    }
+
+    /// A Secret; without data when it is not there.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Data> {
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<StoredSecret> {
         let secret = self.get(&secret_path(namespace, name)).await?.unwrap_or_default();
         let data: BTreeMap<String, String> = match secret.get("data") {
             Some(data) if !data.is_null() => serde_json::from_value(data.clone())?,
             _ => BTreeMap::new(),
         };
         let decode = |(key, value): (String, String)| Ok((key, BASE64_STANDARD.decode(value)?));
-        data.into_iter().map(decode).collect::<Result<_>>().with_context(|| format!("Secret {namespace}/{name}"))
+        let data: Result<Data> = data.into_iter().map(decode).collect();
+        let version = secret.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+        Ok(StoredSecret {
+            data: data.with_context(|| format!("Secret {namespace}/{name}"))?,
+            version: version.to_owned(),
+        })
     }
 
     async fn path(&mut self, object: &Value) -> Result<String> {
