@@ -16,7 +16,10 @@ export PROFILE = release
 up status down backup restore load addons storage images dns-image: PROFILE = fast
 export BIN = $(CARGO_TARGET_DIR)/$(TRIPLE)/$(PROFILE)
 CLUSTER_BINARY = $(BIN)/cluster
-CLUSTER = $(CLUSTER_BINARY) --run .run
+# Of several clusters side by side each but the first has a NAME.
+NAME ?=
+RUN = .run$(addprefix -,$(NAME))
+CLUSTER = $(CLUSTER_BINARY) --run $(RUN)
 
 .PHONY: help up status down backup restore load addons storage chart-images helm build install deb test test-ha test-vm test-kubeadm test-helm test-storage fuzz chaos bench images dns-image release lint deps
 help: ## This list
@@ -38,7 +41,7 @@ CONTROL_PLANE := ha
 else ifneq ($(HA),1)
 $(error HA=$(HA) is not known; use 1 or 3)
 endif
-up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods or HA=3 of each, its DNS coredns or none, its IP_FAMILY ipv4 or dual, its SERVICES in a range (10.96.0.0/12)
+up: deps build ## Start a cluster of NODES nodes (1), its CONTROL_PLANE as processes or static-pods or HA=3 of each, its DNS coredns or none, its IP_FAMILY ipv4 or dual, its SERVICES in a range (10.96.0.0/12), and beside others by its NAME
 	@dns=$$(hack/dns-image.sh $(DNS) $(CACHE)/images $(CLUSTER_BINARY)) && \
 		$(CLUSTER) up --nodes $(NODES) --control-plane $(CONTROL_PLANE) $(FAMILIES) $(WITH_SERVICES) $$dns
 
@@ -46,7 +49,7 @@ status: ## Tell what of the cluster runs, and how to talk to it
 	@$(CLUSTER) status
 
 down: ## Stop the cluster and leave nothing behind
-	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e .run ]; then echo "error: the cluster program is not built; run: make build PROFILE=fast"; exit 1; fi
+	@if [ -x $(BIN)/cluster ]; then $(CLUSTER) down; elif [ -e $(RUN) ]; then echo "error: the cluster program is not built; run: make build PROFILE=fast"; exit 1; fi
 
 backup: ## Save etcd and the certificates into the new folder BACKUP
 	@test -n "$(BACKUP)" || { echo "error: no folder given; use: make backup BACKUP=folder"; exit 1; }
@@ -62,11 +65,11 @@ load: ## Import the image archive IMAGE into every node
 
 ADDONS ?= local-path metrics-server
 addons: deps ## Give the running cluster ADDONS: local-path (the default StorageClass), metrics-server (kubectl top)
-	@hack/addons.sh $(CACHE) $(CLUSTER_BINARY) .run $(ADDONS)
+	@hack/addons.sh $(CACHE) $(CLUSTER_BINARY) $(RUN) $(ADDONS)
 
 storage: deps ## Give the running cluster volumes that move, grow and have snapshots: a CSI driver with upstream's sidecars
 	@hack/build.sh $(TRIPLE) --package ironclad-e2e --example csi-driver
-	@hack/storage.sh $(CACHE) $(CLUSTER_BINARY) .run $(BIN)/examples/csi-driver
+	@hack/storage.sh $(CACHE) $(CLUSTER_BINARY) $(RUN) $(BIN)/examples/csi-driver
 
 CHART_IMAGES := kube-apiserver kube-controller-manager kube-scheduler control-plane-bootstrap etcd
 chart-images: deps ## Build the images of the chart control-plane, as a release has them

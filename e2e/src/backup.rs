@@ -15,7 +15,7 @@ use etcd_client::{Certificate, Client, CompactionOptions, ConnectOptions, Identi
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::layout::{CONTROL_PLANE, ETCD_PORT, Layout};
+use crate::layout::{CONTROL_PLANE, ETCD_PEER_PORT, ETCD_PORT, Layout};
 use crate::machine::{self, Machine};
 use crate::{ha, shell};
 
@@ -128,19 +128,21 @@ fn members(layout: &Layout) -> Result<Vec<Member>> {
     let machine = Machine::read(&file).context("no cluster is here, or its etcd is a static pod")?;
     let runs = |name: &str| machine.processes.iter().any(|process| process.name == name);
     if runs("etcd") {
+        let loopback = &layout.network.loopback;
+        let peer = format!("https://{loopback}:{ETCD_PEER_PORT}");
         let membership = vec![
             format!("--name={CONTROL_PLANE}"),
-            "--initial-advertise-peer-urls=https://127.0.0.1:2380".to_owned(),
-            format!("--initial-cluster={CONTROL_PLANE}=https://127.0.0.1:2380"),
+            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-cluster={CONTROL_PLANE}={peer}"),
         ];
-        let (data, url) = (layout.root.join("etcd"), format!("https://127.0.0.1:{ETCD_PORT}"));
+        let (data, url) = (layout.root.join("etcd"), format!("https://{loopback}:{ETCD_PORT}"));
         return Ok(vec![Member { process: "etcd".into(), data, url, membership }]);
     }
-    let members = (0..ha::SERVERS.len()).filter(|at| runs(&ha::numbered("etcd", *at))).map(|at| Member {
+    let members = (0..ha::SERVERS).filter(|at| runs(&ha::numbered("etcd", *at))).map(|at| Member {
         process: ha::numbered("etcd", at),
         data: ha::data(layout, at),
-        url: ha::client_url(at),
-        membership: ha::membership(at).to_vec(),
+        url: ha::client_url(&layout.network, at),
+        membership: ha::membership(&layout.network, at).to_vec(),
     });
     let members: Vec<Member> = members.collect();
     ensure!(!members.is_empty(), "this cluster's etcd is not a process of its control plane: it cannot be saved here");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
-use crate::layout::{Layout, Node};
+use crate::layout::{Layout, Network};
 use crate::{control_plane, down, machine, shell, up};
 
 const BINARIES: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
@@ -28,7 +28,8 @@ pub fn bench(layout: &Layout, busybox: &Path) -> Result<()> {
         let bytes = fs::metadata(layout.binary(binary)).with_context(|| format!("{binary} is not built"))?.len();
         figure(&format!("binary size: {binary}"), to_mb(bytes), "MB", Some(30.0));
     }
-    up::up(layout, 1, up::ControlPlane::Processes, None)?;
+    up::up(layout.clone(), 1, up::ControlPlane::Processes, None)?;
+    let layout = &Layout { network: Network::of(&layout.root), ..layout.clone() };
     let measured = with_cluster(layout, busybox);
     down::down(layout)?;
     measured
@@ -159,7 +160,7 @@ fn pod_start(layout: &Layout) -> Result<()> {
 }
 
 fn rss(layout: &Layout, binary: &str) -> Result<f64> {
-    let node = Node::new(1).name;
+    let node = layout.network.node(1).name;
     let machine = if matches!(binary, "kubelet" | "kube-proxy") { node.as_str() } else { crate::layout::CONTROL_PLANE };
     let file = layout.machine(machine).join(format!("{binary}.pid"));
     let pid = machine::alive(&file).with_context(|| format!("{binary} is not running"))?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::layout::{CLUSTER_CIDR, CLUSTER_CIDR_6, CONTROL_PLANE, HOST_ADDRESS, Layout, Node, SERVICE_CIDR_6};
+use crate::layout::{CONTROL_PLANE, Layout};
 use crate::machine::{Machine, Process};
 use crate::{image, node};
 
@@ -34,11 +34,13 @@ const PARTS: [Part; 4] = [
 impl Part {
     /// The manifest with this cluster's values in it.
     fn filled(&self, layout: &Layout) -> String {
-        let services = layout.of_families(&layout.service_cidr(), SERVICE_CIDR_6);
-        let pods = layout.of_families(CLUSTER_CIDR, CLUSTER_CIDR_6);
+        let network = &layout.network;
+        let services = layout.of_families(&layout.service_cidr(), &network.services_6);
+        let pods = layout.of_families(&network.pods, &network.pods_6);
         let values = [
             ("${NODE_NAME}", CONTROL_PLANE),
-            ("${ADVERTISE_ADDRESS}", HOST_ADDRESS),
+            ("${ADVERTISE_ADDRESS}", &network.host),
+            ("127.0.0.1", &network.loopback),
             ("${SERVICE_CIDR}", &services),
             ("${POD_CIDR}", &pods),
             ("${ETCD_IMAGE}", ETCD_IMAGE),
@@ -100,7 +102,7 @@ pub fn machine(layout: &Layout) -> Result<Machine> {
 /// # Errors
 /// When an image cannot be made or a file not written.
 pub fn static_pods(layout: &Layout, pause: &Path) -> Result<Machine> {
-    let node = Node::control_plane();
+    let node = layout.network.control_plane();
     let kubernetes = layout.disk(&node.name).join("etc-kubernetes");
     let manifests = kubernetes.join("manifests");
     fs::create_dir_all(&manifests).with_context(|| format!("cannot make {}", manifests.display()))?;

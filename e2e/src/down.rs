@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::layout::{CONTROL_PLANE, Layout, Node};
-use crate::{load_balancer, machine, network, node};
+use crate::{clusters, load_balancer, machine, network, node};
 
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
@@ -20,9 +20,14 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// # Errors
 /// When something resists: its name is in the error.
 pub fn down(layout: &Layout) -> Result<()> {
+    let number = clusters::number(&layout.root).unwrap_or_default();
+    if !clusters::owns(&layout.root, number) {
+        // All that has these names is another cluster's, which came after this one.
+        return remove_root(layout);
+    }
     let nodes = layout.all_nodes();
     stop_machine(&layout.machine(load_balancer::NAME))?;
-    load_balancer::remove_routes();
+    load_balancer::remove_routes(&layout.network);
     stop_nodes(layout, &nodes)?;
     if layout.root.exists() {
         eprintln!("==> stopping the control plane");
@@ -67,11 +72,14 @@ pub fn stop_nodes(layout: &Layout, nodes: &[Node]) -> Result<()> {
 pub fn forget_nodes(layout: &Layout, nodes: &[Node]) -> Result<()> {
     network::remove(layout, nodes);
     remove_cgroups(nodes);
-    // Only once no node is left: a folder that is removed is unmounted in every namespace.
-    for path in node::mount_points() {
-        // Only made by us when empty; `remove_dir` refuses any other.
-        fs::remove_dir(path).ok();
+    // Only once no node is left, of other clusters neither: a folder that is removed is unmounted in every namespace.
+    if clusters::others(&layout.root).is_empty() {
+        for path in node::mount_points() {
+            // Only made by us when empty; `remove_dir` refuses any other.
+            fs::remove_dir(path).ok();
+        }
     }
+    clusters::release(&layout.root);
     remove_root(layout)
 }
 
@@ -150,7 +158,7 @@ fn pids_of(folder: &Path) -> Vec<Pid> {
 fn cgroups(node: &Node) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for mount in node::cgroup_mounts() {
-        collect(&mount.join(node.cgroup().trim_start_matches('/')), &mut found);
+        collect(&mount.join(node.cgroup.trim_start_matches('/')), &mut found);
     }
     found
 }
@@ -167,7 +175,10 @@ fn remove_cgroups(nodes: &[Node]) {
     for folder in nodes.iter().flat_map(cgroups) {
         fs::remove_dir(folder).ok();
     }
+    let parents: BTreeSet<&Path> = nodes.iter().filter_map(|node| Path::new(&node.cgroup).parent()).collect();
     for mount in node::cgroup_mounts() {
-        fs::remove_dir(mount.join("ironclad")).ok();
+        for parent in &parents {
+            fs::remove_dir(mount.join(parent.strip_prefix("/").unwrap_or(parent))).ok();
+        }
     }
 }

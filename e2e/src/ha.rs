@@ -10,16 +10,22 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 
 use crate::control_plane;
-use crate::layout::{APISERVER_PORT, ETCD_PEER_PORT, ETCD_PORT, HOST_ADDRESS, Layout};
+use crate::layout::{APISERVER_PORT, ETCD_PEER_PORT, ETCD_PORT, Layout, Network};
 use crate::machine::{Machine, Process};
 use crate::{network, shell};
 
-/// Addresses of the API servers and of the etcd members beside them.
-pub const SERVERS: [&str; 3] = ["10.89.0.2", "10.89.0.3", "10.89.0.4"];
+/// API servers and etcd members beside them.
+pub const SERVERS: usize = 3;
 /// Components of which there are two: the leader and one that waits.
 const ELECTED: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 /// Replicas of an elected component.
 const CANDIDATES: usize = 2;
+
+/// Addresses of the API servers and of the etcd members beside them.
+#[must_use]
+pub fn servers(network: &Network) -> [String; SERVERS] {
+    std::array::from_fn(|at| network.address(at + 2))
+}
 
 /// The machine of the control plane, its addresses made and its load balancer configured.
 ///
@@ -29,8 +35,8 @@ pub fn machine(layout: &Layout) -> Result<Machine> {
     if shell::find("haproxy").is_none() {
         bail!("haproxy is missing; run: apt-get install haproxy");
     }
-    for address in SERVERS {
-        network::host_address(layout, address)?;
+    for address in servers(&layout.network) {
+        network::host_address(layout, &address)?;
     }
     let mut machine = control_plane::machine(layout)?;
     let one = |name: &str| {
@@ -38,12 +44,12 @@ pub fn machine(layout: &Layout) -> Result<Machine> {
         found.cloned().with_context(|| format!("{name} has no manifest"))
     };
     let (etcd, server) = (one("etcd")?, one("kube-apiserver")?);
-    let mut processes: Vec<Process> = (0..SERVERS.len()).map(|at| member(layout, &etcd, at)).collect();
-    processes.extend((0..SERVERS.len()).map(|at| api_server(&server, at)));
+    let mut processes: Vec<Process> = (0..SERVERS).map(|at| member(layout, &etcd, at)).collect();
+    processes.extend((0..SERVERS).map(|at| api_server(layout, &server, at)));
     processes.push(balancer(layout)?);
     for name in ELECTED {
         let component = one(name)?;
-        processes.extend((0..CANDIDATES).map(|at| candidate(&component, at)));
+        processes.extend((0..CANDIDATES).map(|at| candidate(layout, &component, at)));
     }
     machine.processes = processes;
     Ok(machine)
@@ -57,13 +63,14 @@ pub fn numbered(name: &str, at: usize) -> String {
 
 /// Flags by which the members of etcd know each other: of one that starts, and of one that is restored.
 #[must_use]
-pub fn membership(at: usize) -> [String; 3] {
+pub fn membership(network: &Network, at: usize) -> [String; 3] {
+    let servers = servers(network);
     let peer = |address: &str| format!("https://{address}:{ETCD_PEER_PORT}");
     let all: Vec<String> =
-        SERVERS.iter().enumerate().map(|(at, address)| format!("{}={}", numbered("etcd", at), peer(address))).collect();
+        servers.iter().enumerate().map(|(at, address)| format!("{}={}", numbered("etcd", at), peer(address))).collect();
     [
         format!("--name={}", numbered("etcd", at)),
-        format!("--initial-advertise-peer-urls={}", peer(SERVERS[at])),
+        format!("--initial-advertise-peer-urls={}", peer(&servers[at])),
         format!("--initial-cluster={}", all.join(",")),
     ]
 }
@@ -76,27 +83,29 @@ pub fn data(layout: &Layout, at: usize) -> std::path::PathBuf {
 
 /// URL at which a member serves clients.
 #[must_use]
-pub fn client_url(at: usize) -> String {
-    format!("https://{}:{ETCD_PORT}", SERVERS[at])
+pub fn client_url(network: &Network, at: usize) -> String {
+    format!("https://{}:{ETCD_PORT}", servers(network)[at])
 }
 
 fn member(layout: &Layout, etcd: &Process, at: usize) -> Process {
-    let mut flags = membership(at).to_vec();
+    let network = &layout.network;
+    let mut flags = membership(network, at).to_vec();
     flags.extend([
         format!("--data-dir={}", data(layout, at).display()),
-        format!("--listen-client-urls={}", client_url(at)),
-        format!("--advertise-client-urls={}", client_url(at)),
-        format!("--listen-peer-urls=https://{}:{ETCD_PEER_PORT}", SERVERS[at]),
-        format!("--listen-metrics-urls=http://{}:2381", SERVERS[at]),
+        format!("--listen-client-urls={}", client_url(network, at)),
+        format!("--advertise-client-urls={}", client_url(network, at)),
+        format!("--listen-peer-urls=https://{}:{ETCD_PEER_PORT}", servers(network)[at]),
+        format!("--listen-metrics-urls=http://{}:2381", servers(network)[at]),
     ]);
     with_flags(etcd, at, flags)
 }
 
-fn api_server(server: &Process, at: usize) -> Process {
-    let members: Vec<String> = (0..SERVERS.len()).map(client_url).collect();
+fn api_server(layout: &Layout, server: &Process, at: usize) -> Process {
+    let members: Vec<String> = (0..SERVERS).map(|at| client_url(&layout.network, at)).collect();
+    let address = &servers(&layout.network)[at];
     let flags = vec![
-        format!("--advertise-address={}", SERVERS[at]),
-        format!("--bind-address={}", SERVERS[at]),
+        format!("--advertise-address={address}"),
+        format!("--bind-address={address}"),
         format!("--etcd-servers={}", members.join(",")),
         // What is in flight ends before the process does, and haproxy has seen it by then.
         "--shutdown-delay-duration=3s".to_owned(),
@@ -104,8 +113,8 @@ fn api_server(server: &Process, at: usize) -> Process {
     with_flags(server, at, flags)
 }
 
-fn candidate(component: &Process, at: usize) -> Process {
-    with_flags(component, at, vec![format!("--bind-address={}", SERVERS[at])])
+fn candidate(layout: &Layout, component: &Process, at: usize) -> Process {
+    with_flags(component, at, vec![format!("--bind-address={}", servers(&layout.network)[at])])
 }
 
 /// The process again under a number, with these flags in place of those of the same names.
@@ -121,12 +130,13 @@ fn with_flags(process: &Process, at: usize, flags: Vec<String>) -> Process {
 
 fn balancer(layout: &Layout) -> Result<Process> {
     let file = layout.root.join("haproxy.cfg");
-    fs::write(&file, configuration()).with_context(|| format!("cannot write {}", file.display()))?;
+    fs::write(&file, configuration(&layout.network)).with_context(|| format!("cannot write {}", file.display()))?;
     let program = shell::find("haproxy").context("haproxy is missing")?.display().to_string();
     Ok(Process::new("haproxy", program, vec!["-db".into(), "-f".into(), file.display().to_string()]))
 }
 
-fn configuration() -> String {
+fn configuration(network: &Network) -> String {
+    let host = &network.host;
     let mut text = format!(
         "\
 global
@@ -140,7 +150,7 @@ defaults
   retries 3
   option redispatch
 listen kubernetes
-  bind {HOST_ADDRESS}:{APISERVER_PORT}
+  bind {host}:{APISERVER_PORT}
   balance roundrobin
   option httpchk
   http-check send meth GET uri /readyz ver HTTP/1.1 hdr Host kubernetes
@@ -148,7 +158,7 @@ listen kubernetes
   default-server check check-ssl verify none inter 1s fall 2 rise 1 on-marked-down shutdown-sessions
 "
     );
-    for (at, address) in SERVERS.iter().enumerate() {
+    for (at, address) in servers(network).iter().enumerate() {
         // Writing to a String does not fail.
         let _ = writeln!(text, "  server {} {address}:{APISERVER_PORT}", numbered("kube-apiserver", at));
     }
@@ -170,7 +180,7 @@ mod tests {
     #[test]
     fn members_know_each_other_by_name() {
         assert_eq!(
-            membership(2),
+            membership(&Network::numbered(0), 2),
             [
                 "--name=etcd-3",
                 "--initial-advertise-peer-urls=https://10.89.0.4:2380",

@@ -29,7 +29,8 @@ pub fn allow(layout: &Layout) -> Result<()> {
         binding("node-autoapprove-certificate-rotation", &format!("{certificates}:selfnodeclient"), "system:nodes"),
     ]});
     let file = layout.root.join("bootstrap.json");
-    fs::write(&file, list.to_string()).with_context(|| format!("cannot write {}", file.display()))?;
+    // The token in it lets anybody join.
+    ::pki::files::write(&file, &list.to_string(), ::pki::files::SECRET)?;
     kubectl(layout, &["apply", "-f", &file.display().to_string()]).map(drop)
 }
 

@@ -5,30 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// The bridge that stands for the network between the nodes.
-pub const BRIDGE: &str = "ironclad0";
-/// The control plane's address on the bridge.
-pub const HOST_ADDRESS: &str = "10.89.0.1";
+use crate::clusters;
+
 /// Prefix length of the node network.
 pub const NODE_PREFIX: u8 = 24;
-/// Pod addresses; every node gets a /24 of it from node-ipam.
-pub const CLUSTER_CIDR: &str = "10.244.0.0/16";
-/// Service addresses unless a cluster was made with others: see [`Layout::service_cidr`].
-pub const SERVICE_CIDR: &str = "10.96.0.0/12";
-/// Addresses that a dual-stack cluster has in addition: the control plane's address, the node network's prefix length,
-/// pods (every node gets a /64) and services.
-pub const HOST_ADDRESS_6: &str = "fd00:10:89::1";
-/// See [`HOST_ADDRESS_6`].
+/// Prefix length of the node network's IPv6 addresses, in a dual-stack cluster.
 pub const NODE_PREFIX_6: u8 = 64;
-/// See [`HOST_ADDRESS_6`].
-pub const CLUSTER_CIDR_6: &str = "fd00:10:244::/48";
-/// See [`HOST_ADDRESS_6`].
-pub const SERVICE_CIDR_6: &str = "fd00:10:96::/112";
-/// Addresses of Services of type `LoadBalancer`, beside the node network.
-pub const LOAD_BALANCER_CIDR: &str = "10.89.1.0/24";
-/// See [`LOAD_BALANCER_CIDR`].
-pub const LOAD_BALANCER_CIDR_6: &str = "fd00:10:89:1::/120";
-/// Cluster DNS in [`SERVICE_CIDR`]: `manifests/addons/coredns.yaml` asks for it.
+/// Cluster DNS of a cluster's own choice of Services: `manifests/addons/coredns.yaml` asks for it.
 pub const DNS_SERVICE: &str = "10.96.0.10";
 /// The `kubernetes` Service has the first address of its range, and cluster DNS the tenth.
 const KUBERNETES_NUMBER: u32 = 1;
@@ -41,6 +24,8 @@ pub const ETCD_PORT: u16 = 2379;
 pub const ETCD_PEER_PORT: u16 = 2380;
 /// Name of the control-plane machine, and of its node when it runs as static pods.
 pub const CONTROL_PLANE: &str = "control-plane";
+/// Name of the first worker.
+const FIRST: &str = "node-1";
 /// Sandbox image of every pod, built here and imported into each node.
 pub const PAUSE_IMAGE: &str = "registry.k8s.io/pause:3.10.1";
 /// The most nodes that one machine can host.
@@ -59,19 +44,100 @@ pub struct Layout {
     pub network: Network,
 }
 
-/// A network between nodes.
-#[derive(Clone, Copy, Debug)]
+/// The network of one of the clusters on this machine: names and addresses that no other has.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
+    /// Beginning of the names of its namespaces and control groups.
+    pub name: String,
+    /// Beginning of the names of its links.
+    pub link: String,
     /// The bridge that stands for it.
-    pub bridge: &'static str,
+    pub bridge: String,
     /// Address of this machine there.
-    pub host: &'static str,
+    pub host: String,
+    /// IPv6 address of this machine there.
+    pub host_6: String,
+    /// Loopback address of the control plane's parts that talk to nobody else.
+    pub loopback: String,
+    /// Addresses of pods; every node gets a /24 of it from node-ipam.
+    pub pods: String,
+    /// IPv6 addresses of pods; every node gets a /64.
+    pub pods_6: String,
+    /// Service addresses unless the cluster is made with others: see [`Layout::service_cidr`].
+    pub services: String,
+    /// IPv6 addresses of Services.
+    pub services_6: String,
+    /// Addresses of Services of type `LoadBalancer`, beside the node network.
+    pub load_balancers: String,
+    /// IPv6 addresses of Services of type `LoadBalancer`.
+    pub load_balancers_6: String,
 }
 
-impl Default for Network {
-    fn default() -> Self {
-        Self { bridge: BRIDGE, host: HOST_ADDRESS }
+impl Network {
+    /// The network of the cluster with this number among those of this machine.
+    #[must_use]
+    pub fn numbered(number: u8) -> Self {
+        // The first has the names and addresses that the documentation tells; the others' are beside them.
+        let (nodes, suffix) = if number == 0 { (89, String::new()) } else { (79 + number, number.to_string()) };
+        let (pods, services) = (u16::from(number) + 244, u16::from(number) * 16 + 96);
+        Self {
+            name: format!("ironclad{suffix}"),
+            link: format!("ic{suffix}"),
+            bridge: format!("ironclad{number}"),
+            host: format!("10.{nodes}.0.1"),
+            host_6: format!("fd00:10:{nodes}::1"),
+            loopback: format!("127.0.0.{}", u16::from(number) + 1),
+            pods: format!("10.{pods}.0.0/16"),
+            pods_6: format!("fd00:10:{pods}::/48"),
+            services: format!("10.{services}.0.0/12"),
+            services_6: format!("fd00:10:{services}::/112"),
+            load_balancers: format!("10.{nodes}.1.0/24"),
+            load_balancers_6: format!("fd00:10:{nodes}:1::/120"),
+        }
     }
+
+    /// The network of the cluster in a run directory.
+    #[must_use]
+    pub fn of(root: &Path) -> Self {
+        Self::numbered(clusters::number(root).unwrap_or_default())
+    }
+
+    /// The address of the node network with this last part.
+    #[must_use]
+    pub fn address(&self, last: usize) -> String {
+        with_last(&self.host, '.', last)
+    }
+
+    /// The node with the given number, counted from one.
+    #[must_use]
+    pub fn node(&self, number: usize) -> Node {
+        self.host_named(&format!("node-{number}"), 10 + number)
+    }
+
+    /// A machine of this name with this last part of its address.
+    #[must_use]
+    pub fn host_named(&self, name: &str, last: usize) -> Node {
+        Node {
+            name: name.to_owned(),
+            address: self.address(last),
+            address_6: with_last(&self.host_6, ':', last),
+            namespace: format!("{}-{name}", self.name),
+            link: format!("{}-{name}", self.link),
+            cgroup: format!("/{}/{name}", self.name),
+        }
+    }
+
+    /// The node whose static pods are the control plane. It is on the host's network.
+    #[must_use]
+    pub fn control_plane(&self) -> Node {
+        self.host_named(CONTROL_PLANE, 1)
+    }
+}
+
+/// An address with another last part.
+fn with_last(address: &str, separator: char, last: usize) -> String {
+    let start = address.rfind(separator).map_or("", |at| &address[..=at]);
+    format!("{start}{last}")
 }
 
 /// One node: its name and addresses.
@@ -83,26 +149,15 @@ pub struct Node {
     pub address: String,
     /// IPv6 address on the node network, in a dual-stack cluster.
     pub address_6: String,
+    /// The network namespace of this node.
+    pub namespace: String,
+    /// The end of its link that is on this machine.
+    pub link: String,
+    /// The node's cgroup root, below every controller's mount point.
+    pub cgroup: String,
 }
 
 impl Node {
-    /// The node with the given number, counted from one.
-    #[must_use]
-    pub fn new(number: usize) -> Self {
-        let last = 10 + number;
-        Self {
-            name: format!("node-{number}"),
-            address: format!("10.89.0.{last}"),
-            address_6: format!("fd00:10:89::{last}"),
-        }
-    }
-
-    /// The node whose static pods are the control plane. It is on the host's network.
-    #[must_use]
-    pub fn control_plane() -> Self {
-        Self { name: CONTROL_PLANE.into(), address: HOST_ADDRESS.into(), address_6: HOST_ADDRESS_6.into() }
-    }
-
     /// Reports whether this is the control plane's node.
     #[must_use]
     pub fn is_control_plane(&self) -> bool {
@@ -113,25 +168,13 @@ impl Node {
     /// along.
     #[must_use]
     pub fn bootstraps(&self) -> bool {
-        !self.is_control_plane() && self.name != Self::new(1).name
+        !self.is_control_plane() && self.name != FIRST
     }
 
     /// Returns the address of the family that `other`, an address or a range, is of.
     #[must_use]
     pub fn address_like(&self, other: &str) -> &str {
         if other.contains(':') { &self.address_6 } else { &self.address }
-    }
-
-    /// The network namespace of this node.
-    #[must_use]
-    pub fn netns(&self) -> String {
-        format!("ironclad-{}", self.name)
-    }
-
-    /// The node's cgroup root, below every controller's mount point.
-    #[must_use]
-    pub fn cgroup(&self) -> String {
-        format!("/ironclad/{}", self.name)
     }
 }
 
@@ -142,7 +185,8 @@ impl Layout {
     /// When the current directory or program path cannot be read.
     pub fn new(root: &Path) -> std::io::Result<Self> {
         let binaries = std::env::current_exe()?.parent().unwrap_or(Path::new("/")).to_path_buf();
-        Ok(Self { root: std::path::absolute(root)?, binaries, dual_stack: false, network: Network::default() })
+        let root = std::path::absolute(root)?;
+        Ok(Self { network: Network::of(&root), root, binaries, dual_stack: false })
     }
 
     /// The value of a flag that takes an address or a range of each family.
@@ -155,7 +199,7 @@ impl Layout {
     #[must_use]
     pub fn service_cidr(&self) -> String {
         let kept = std::fs::read_to_string(self.service_cidr_file()).unwrap_or_default();
-        if kept.is_empty() { SERVICE_CIDR.into() } else { kept }
+        if kept.is_empty() { self.network.services.clone() } else { kept }
     }
 
     /// Sets the Service addresses of a cluster that is new; of another they cannot be changed.
@@ -164,7 +208,7 @@ impl Layout {
     /// When it is no range of IPv4 with room for cluster DNS, or the cluster has another.
     pub fn set_service_cidr(&self, range: &str) -> Result<()> {
         if service(range, DNS_NUMBER).is_none() {
-            bail!("{range} is no range for Services; use one such as {SERVICE_CIDR}");
+            bail!("{range} is no range for Services; use one such as {}", self.network.services);
         }
         let made = self.machine(CONTROL_PLANE).exists();
         if made && self.service_cidr() != range {
@@ -230,14 +274,17 @@ impl Layout {
     /// Every node of this cluster, with the control plane's when it has one.
     #[must_use]
     pub fn all_nodes(&self) -> Vec<Node> {
-        let own = Some(Node::control_plane()).filter(|node| self.disk(&node.name).exists());
+        let own = Some(self.network.control_plane()).filter(|node| self.disk(&node.name).exists());
         own.into_iter().chain(self.nodes()).collect()
     }
 
     /// The workers that this cluster has machines for, in order.
     #[must_use]
     pub fn nodes(&self) -> Vec<Node> {
-        (1..=MAX_NODES).map(Node::new).filter(|node| self.machine(&node.name).exists()).collect()
+        (1..=MAX_NODES)
+            .map(|number| self.network.node(number))
+            .filter(|node| self.machine(&node.name).exists())
+            .collect()
     }
 }
 
@@ -257,8 +304,8 @@ mod tests {
     #[test]
     fn services_are_counted_from_the_start_of_their_range() {
         for (range, number, expected) in [
-            (SERVICE_CIDR, KUBERNETES_NUMBER, Some("10.96.0.1")),
-            (SERVICE_CIDR, DNS_NUMBER, Some(DNS_SERVICE)),
+            ("10.96.0.0/12", KUBERNETES_NUMBER, Some("10.96.0.1")),
+            ("10.96.0.0/12", DNS_NUMBER, Some(DNS_SERVICE)),
             ("169.169.0.0/16", KUBERNETES_NUMBER, Some("169.169.0.1")),
             ("10.97.3.4/16", DNS_NUMBER, Some("10.97.0.10")),
             ("10.97.0.0/29", DNS_NUMBER, None),
@@ -268,5 +315,45 @@ mod tests {
         ] {
             assert_eq!(service(range, number).as_deref(), expected, "{range}");
         }
+    }
+
+    #[test]
+    fn first_cluster_has_the_documented_addresses() {
+        let network = Network::numbered(0);
+        let expected = ["ironclad0", "10.89.0.1", "127.0.0.1", "10.244.0.0/16", "10.96.0.0/12", "10.89.1.0/24"];
+        let Network { bridge, host, loopback, pods, services, load_balancers, .. } = &network;
+        assert_eq!([bridge, host, loopback, pods, services, load_balancers], expected.map(str::to_owned).each_ref());
+        let node = network.node(1);
+        assert_eq!([&node.address, &node.address_6], ["10.89.0.11", "fd00:10:89::11"]);
+        assert_eq!([&node.namespace, &node.link, &node.cgroup], ["ironclad-node-1", "ic-node-1", "/ironclad/node-1"]);
+    }
+
+    #[test]
+    fn clusters_have_nothing_in_common() {
+        let networks: Vec<Network> = (0..7).map(Network::numbered).collect();
+        let ranges = |network: &Network| {
+            let of = |range: &str| range.parse::<ipnet::IpNet>().expect("a range");
+            let (nodes, nodes_6) = (format!("{}/{NODE_PREFIX}", network.host), format!("{}/64", network.host_6));
+            let pods = [of(&network.pods), of(&network.pods_6), of(&network.services), of(&network.services_6)];
+            let others = [of(&network.load_balancers), of(&network.load_balancers_6), of(&nodes), of(&nodes_6)];
+            [pods, others].concat()
+        };
+        let all: Vec<ipnet::IpNet> = networks.iter().flat_map(ranges).collect();
+        for (at, range) in all.iter().enumerate() {
+            for other in &all[at + 1..] {
+                assert!(!range.contains(&other.addr()) && !other.contains(&range.addr()), "{range} and {other}");
+            }
+        }
+        let names: std::collections::BTreeSet<String> = networks
+            .iter()
+            .flat_map(|network| {
+                let node = network.node(9);
+                [network.bridge.clone(), network.loopback.clone(), node.namespace, node.link, node.cgroup]
+            })
+            .collect();
+        assert_eq!(names.len(), 5 * networks.len());
+        assert!(names.iter().all(|name| name.starts_with('/') || name.len() < 32));
+        // The kernel's limit for names of links.
+        assert!(networks.iter().all(|network| network.node(9).link.len() < 16));
     }
 }

@@ -14,6 +14,7 @@
 
 pub mod backup;
 pub mod bench;
+pub mod clusters;
 pub mod control_plane;
 pub mod dns;
 pub mod down;

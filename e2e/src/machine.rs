@@ -1,6 +1,7 @@
 //! Specification of a machine, which a supervisor runs.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -109,10 +110,20 @@ pub fn stop(mark: &Path) -> Result<()> {
     wait_for(&told, STOP_LIMIT, folder, || alive(&pid).is_none())
 }
 
-/// The supervisor's pid, if it is alive.
+/// The supervisor's pid, if it is alive: a process that got the pid of one that died is none.
 #[must_use]
 pub fn running(folder: &Path) -> Option<Pid> {
-    alive(&folder.join("supervisor.pid"))
+    let file = Machine::file(folder);
+    alive(&folder.join("supervisor.pid")).filter(|pid| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        supervises(&command, &file)
+    })
+}
+
+/// Reports whether a command line, of words that end with zeros, is that of a supervisor of this machine.
+fn supervises(command: &[u8], file: &Path) -> bool {
+    let mut words = command.split(|byte| *byte == 0).skip(1);
+    words.next() == Some(b"supervise") && words.next() == Some(file.as_os_str().as_bytes())
 }
 
 /// The pid in a file, if that process is alive.
@@ -122,4 +133,32 @@ pub fn alive(pid_file: &Path) -> Option<Pid> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
     (!zombie && kill(pid, None).is_ok()).then_some(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_machines_own_supervisor_is_one() {
+        let file = Path::new("/run/x/machine.json");
+        for (command, expected) in [
+            (&b"/bin/cluster\0supervise\0/run/x/machine.json\0"[..], true),
+            (b"/bin/cluster\0supervise\0/run/y/machine.json\0", false),
+            (b"vi\0/run/x/machine.json\0", false),
+            (b"", false),
+        ] {
+            assert_eq!(supervises(command, file), expected, "{}", String::from_utf8_lossy(command));
+        }
+    }
+
+    #[test]
+    fn process_with_the_pid_of_a_dead_supervisor_is_left_alone() {
+        let folder = std::env::temp_dir().join(format!("ironclad-reused-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("supervisor.pid"), std::process::id().to_string()).expect("a file");
+        assert!(alive(&folder.join("supervisor.pid")).is_some());
+        assert_eq!(running(&folder), None);
+        fs::remove_dir_all(&folder).expect("it goes");
+    }
 }

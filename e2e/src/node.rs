@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::layout::{CLUSTER_CIDR, CLUSTER_CIDR_6, Layout, Node, PAUSE_IMAGE};
+use crate::layout::{Layout, Node, PAUSE_IMAGE};
 use crate::machine::{Machine, Process};
 use crate::{dns, shell};
 
@@ -36,7 +36,7 @@ pub fn machine(layout: &Layout, node: &Node, pause: &Path, dns: Option<&Path>) -
     let images: Vec<PathBuf> = [Some(pause), dns].into_iter().flatten().map(Path::to_path_buf).collect();
     let mut machine = host(layout, node, &images, dns.is_some())?;
     let proxy = write(layout, node, "kube-proxy.yaml", format!("{:#}\n", proxy_config(layout, node)))?;
-    machine.netns = Some(Path::new("/run/netns").join(node.netns()));
+    machine.netns = Some(Path::new("/run/netns").join(&node.namespace));
     machine.processes.push(Process::new("kube-proxy", layout.binary("kube-proxy"), vec![format!("--config={proxy}")]));
     Ok(machine)
 }
@@ -103,7 +103,7 @@ pub fn cgroup_mounts() -> Vec<std::path::PathBuf> {
 pub fn make_cgroup(node: &Node) -> Result<()> {
     for mount in cgroup_mounts() {
         let mut path = mount.clone();
-        for part in node.cgroup().trim_start_matches('/').split('/') {
+        for part in node.cgroup.trim_start_matches('/').split('/') {
             let parent = path.clone();
             path = path.join(part);
             fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
@@ -213,7 +213,7 @@ fn kubelet_config(layout: &Layout, node: &Node, dns: bool) -> serde_json::Value 
         },
         "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": node.cgroup(),
+        "cgroupRoot": node.cgroup,
         "clusterDNS": if dns { json!([layout.dns_service()]) } else { json!([]) },
         "clusterDomain": "cluster.local",
         "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
@@ -223,6 +223,7 @@ fn kubelet_config(layout: &Layout, node: &Node, dns: bool) -> serde_json::Value 
         // The control plane's node is on this machine's network, whose rules are not ours to add to.
         "makeIPTablesUtilChains": !node.is_control_plane(),
         "failCgroupV1": false,
+        "healthzBindAddress": layout.network.loopback,
         "failSwapOn": false,
         "registerWithTaints": if node.is_control_plane() {
             json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}])
@@ -248,7 +249,7 @@ fn proxy_config(layout: &Layout, node: &Node) -> serde_json::Value {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": layout.kubeconfig("kube-proxy").display().to_string()},
-        "clusterCIDR": layout.of_families(CLUSTER_CIDR, CLUSTER_CIDR_6),
+        "clusterCIDR": layout.of_families(&layout.network.pods, &layout.network.pods_6),
         "hostnameOverride": node.name,
         "mode": mode,
         "conntrack": {"maxPerCore": 0, "min": 0},

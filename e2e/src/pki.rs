@@ -14,7 +14,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::ha;
-use crate::layout::{APISERVER_PORT, HOST_ADDRESS, Layout, Node};
+use crate::layout::{APISERVER_PORT, Layout, Node};
 
 /// Kind of the harness's keys: made in no time.
 const ALGORITHM: Algorithm = Algorithm::EcdsaP256;
@@ -31,22 +31,24 @@ pub fn control_plane(layout: &Layout) -> Result<()> {
     let (ca, front, etcd) = (open(layout, "ca")?, open(layout, "front-proxy-ca")?, open(layout, "etcd/ca")?);
 
     let service = layout.kubernetes_service();
+    let (host, loopback) = (layout.network.host.as_str(), layout.network.loopback.as_str());
     let fixed = [
         "kubernetes",
         "kubernetes.default",
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
         "localhost",
-        HOST_ADDRESS,
+        host,
         &service,
-        "127.0.0.1",
+        loopback,
     ];
-    let names = |fixed: &[&str]| fixed.iter().chain(&ha::SERVERS).map(|name| (*name).to_owned()).collect();
+    let servers = ha::servers(&layout.network);
+    let names = |fixed: &[&str]| fixed.iter().map(|name| (*name).to_owned()).chain(servers.clone()).collect();
     let member = |name: &str| Leaf {
         common_name: name.to_owned(),
         organizations: Vec::new(),
         // Members that are one machine call each other from its first address, and etcd looks at that.
-        names: names(&["localhost", "127.0.0.1", HOST_ADDRESS]),
+        names: names(&["localhost", loopback, host]),
         purpose: Purpose::Both,
     };
     leaf(&ca, &pki.join("apiserver"), &Leaf::server("kube-apiserver", names(&fixed)))?;
@@ -58,9 +60,10 @@ pub fn control_plane(layout: &Layout) -> Result<()> {
     leaf(&etcd, &pki.join("apiserver-etcd-client"), &Leaf::client("kube-apiserver-etcd-client", None))?;
     service_account_keys(&pki, ALGORITHM)?;
 
-    user(&ca, "kubernetes-admin", Some(MASTERS), &layout.admin_conf())?;
+    let user = |name: &str, group, path: &Path| user(&ca, &server(layout), (name, group), path);
+    user("kubernetes-admin", Some(MASTERS), &layout.admin_conf())?;
     for component in ["kube-controller-manager", "kube-scheduler", "kube-proxy"] {
-        user(&ca, &format!("system:{component}"), None, &layout.kubeconfig(component))?;
+        user(&format!("system:{component}"), None, &layout.kubeconfig(component))?;
     }
     Ok(())
 }
@@ -78,10 +81,10 @@ pub fn node(layout: &Layout, node: &Node) -> Result<()> {
             return Ok(());
         }
         let token = json!({"token": bootstrap_token(layout)?});
-        return kubeconfig::write(&path, &kubeconfig::build(&ca.certificate_pem, &server(), "bootstrap", &token));
+        return kubeconfig::write(&path, &kubeconfig::build(&ca.certificate_pem, &server(layout), "bootstrap", &token));
     }
     let name = format!("system:node:{}", node.name);
-    user(&ca, &name, Some("system:nodes"), &layout.kubeconfig(&node.name))?;
+    user(&ca, &server(layout), (&name, Some("system:nodes")), &layout.kubeconfig(&node.name))?;
     let names = vec![node.name.clone(), node.address.clone()];
     leaf(&ca, &layout.pki().join(format!("kubelet-{}", node.name)), &Leaf::server(&name, names))
 }
@@ -94,13 +97,13 @@ fn leaf(ca: &Authority, stem: &Path, leaf: &Leaf) -> Result<()> {
     ca.keep_or_issue(stem, leaf, ALGORITHM, VALIDITY)
 }
 
-fn user(ca: &Authority, user: &str, group: Option<&str>, path: &Path) -> Result<()> {
+fn user(ca: &Authority, server: &str, (user, group): (&str, Option<&str>), path: &Path) -> Result<()> {
     let demand = Demand { user, leaf: Leaf::client(user, group), algorithm: ALGORITHM, validity: VALIDITY };
-    kubeconfig::keep_or_issue(path, ca, &server(), &demand)
+    kubeconfig::keep_or_issue(path, ca, server, &demand)
 }
 
-fn server() -> String {
-    format!("https://{HOST_ADDRESS}:{APISERVER_PORT}")
+fn server(layout: &Layout) -> String {
+    format!("https://{}:{APISERVER_PORT}", layout.network.host)
 }
 
 /// The token that nodes join with, made at the first call.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::layout::{APISERVER_PORT, ETCD_PEER_PORT, ETCD_PORT, HOST_ADDRESS, Layout};
+use crate::layout::{APISERVER_PORT, ETCD_PEER_PORT, ETCD_PORT, Layout};
 use crate::shell;
 
 /// Programs the cluster is made of, with the Debian package each comes in.
@@ -69,9 +69,10 @@ pub fn has_ipv6() -> bool {
 ///
 /// # Errors
 /// Names the port that is taken.
-pub fn ports() -> Result<()> {
-    let loopback = [ETCD_PORT, ETCD_PEER_PORT, 10257, 10259].map(|port| ("127.0.0.1", port));
-    for (address, port) in loopback.into_iter().chain([(HOST_ADDRESS, APISERVER_PORT)]) {
+pub fn ports(layout: &Layout) -> Result<()> {
+    let (loopback, host) = (layout.network.loopback.as_str(), layout.network.host.as_str());
+    let loopback = [ETCD_PORT, ETCD_PEER_PORT, 10257, 10259].map(|port| (loopback, port));
+    for (address, port) in loopback.into_iter().chain([(host, APISERVER_PORT)]) {
         let address: SocketAddr = format!("{address}:{port}").parse()?;
         if let Err(error) = TcpListener::bind(address) {
             bail!("{address} cannot be listened on ({error}); end what uses it (ss -ltnp 'sport = :{port}')");

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub struct Cluster {
     run: PathBuf,
     binaries: PathBuf,
-    images: PathBuf,
+    cache: PathBuf,
     running: std::cell::Cell<bool>,
     dns: bool,
 }
@@ -66,7 +66,7 @@ impl Cluster {
     /// As [`Cluster::start`], with cluster DNS where its image has been built.
     pub fn start_with_dns(arguments: &[&str]) -> Self {
         let mut cluster = Self::not_started();
-        let image = cluster.images.join("coredns.tar");
+        let image = cluster.cache.join("images/coredns.tar");
         cluster.dns = image.exists();
         let image = image.display().to_string();
         let dns: &[&str] = if cluster.dns { &["--dns", &image] } else { &[] };
@@ -87,21 +87,36 @@ impl Cluster {
             binaries: PathBuf::from(
                 std::env::var("BINARIES").expect("BINARIES names the folder of the binaries; make sets it"),
             ),
-            images: cache.join("images"),
+            cache,
             running: std::cell::Cell::new(true),
             dns: false,
         }
     }
 
+    /// Starts a cluster beside others of the same process.
+    pub fn start_named(name: &str, arguments: &[&str]) -> Self {
+        let mut cluster = Self::not_started();
+        cluster.run.set_extension(name);
+        cluster.must(&[&["up"], arguments].concat());
+        cluster
+    }
+
     /// Stops it and checks that nothing is left.
     pub fn stop(&self) {
+        let names = self.layout().network;
         self.must(&["down"]);
         self.running.set(false);
         assert!(!self.run.exists(), "the run directory is gone");
         let namespaces = run("ip", &["netns", "list"], None).out;
-        assert!(!namespaces.contains("ironclad-node"), "no namespace is left: {namespaces}");
+        assert!(!namespaces.contains(&format!("{}-node", names.name)), "no namespace is left: {namespaces}");
         let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
-        assert!(!mounts.contains("ironclad-e2e"), "no mount is left");
+        assert!(!mounts.contains(&format!("{}/", self.run.display())), "no mount is left");
+        assert!(!std::path::Path::new("/sys/class/net").join(&names.bridge).exists(), "no bridge is left");
+    }
+
+    /// The folder of what is built once: images, and programs of Go modules.
+    pub fn cache(&self) -> PathBuf {
+        self.cache.clone()
     }
 
     /// Layout of the cluster's files.
@@ -110,7 +125,7 @@ impl Cluster {
             root: self.run.clone(),
             binaries: self.binaries.clone(),
             dual_stack: false,
-            network: crate::layout::Network::default(),
+            network: crate::layout::Network::of(&self.run),
         }
     }
 
@@ -128,7 +143,7 @@ impl Cluster {
 
     /// Imports one of the example images into every node.
     pub fn load(&self, image: &str) {
-        self.must(&["load", &self.images.join(format!("{image}.tar")).display().to_string()]);
+        self.must(&["load", &self.cache.join(format!("images/{image}.tar")).display().to_string()]);
     }
 
     /// Returns the shell command that calls kubectl as the administrator.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::layout::{CONTROL_PLANE, Layout, MAX_NODES, Node};
+use crate::layout::{CONTROL_PLANE, Layout, MAX_NODES, Network, Node};
 use crate::machine::running;
 use crate::supervisor::log_file;
-use crate::{control_plane, dns, ha, image, join, load_balancer, network, node, pki, preflight, shell};
+use crate::{clusters, control_plane, dns, ha, image, join, load_balancer, network, node, pki, preflight, shell};
 
 /// Ways to run the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +24,18 @@ pub enum ControlPlane {
 /// Time that anything has to come up.
 pub(crate) const READY_LIMIT: Duration = Duration::from_secs(120);
 
-/// Starts the control plane and `count` nodes and waits until they are Ready, and cluster DNS too where an archive of
+/// Gives the cluster names and addresses, starts the control plane and `count` nodes and waits until they are Ready, and cluster DNS too where an archive of
 /// its image is given.
 ///
 /// # Errors
 /// One line that says what is missing and what to do.
-pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane, dns: Option<&Path>) -> Result<()> {
+pub fn up(mut layout: Layout, count: usize, control_plane: ControlPlane, dns: Option<&Path>) -> Result<()> {
     if !(1..=MAX_NODES).contains(&count) {
         bail!("NODES={count} is out of range; use 1 to {MAX_NODES}");
     }
-    preflight::check(layout)?;
+    preflight::check(&layout)?;
+    layout.network = Network::numbered(clusters::claim(&layout.root)?);
+    let layout = &layout;
     let dns = dns.map(dns::archive).transpose()?;
     say("certificates");
     pki::control_plane(layout)?;
@@ -41,7 +43,7 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane, dns: Optio
     let pause = image::pause(&layout.root.join("images"))?;
 
     start_control_plane(layout, control_plane, &pause)?;
-    let nodes: Vec<Node> = (1..=count).map(Node::new).collect();
+    let nodes: Vec<Node> = (1..=count).map(|number| layout.network.node(number)).collect();
     if nodes.iter().any(Node::bootstraps) {
         join::allow(layout)?;
     }
@@ -72,13 +74,13 @@ pub fn up(layout: &Layout, count: usize, control_plane: ControlPlane, dns: Optio
 fn start_control_plane(layout: &Layout, kind: ControlPlane, pause: &Path) -> Result<()> {
     let folder = layout.machine(CONTROL_PLANE);
     if running(&folder).is_none() {
-        preflight::ports()?;
+        preflight::ports(layout)?;
         say("control plane");
         let machine = match kind {
             ControlPlane::Processes => control_plane::machine(layout)?,
             ControlPlane::HighlyAvailable => ha::machine(layout)?,
             ControlPlane::StaticPods => {
-                pki::node(layout, &Node::control_plane())?;
+                pki::node(layout, &layout.network.control_plane())?;
                 control_plane::static_pods(layout, pause)?
             }
         };

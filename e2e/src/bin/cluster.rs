@@ -111,8 +111,9 @@ fn run(matches: &ArgMatches) -> Result<()> {
                 layout.set_service_cidr(range)?;
             }
             let dns = given.get_one::<PathBuf>("dns").map(PathBuf::as_path);
-            up::up(&layout, given.get_one("nodes").copied().unwrap_or(1), kind, dns)?;
-            println!("{}", layout.admin_conf().display());
+            let kubeconfig = layout.admin_conf();
+            up::up(layout, given.get_one("nodes").copied().unwrap_or(1), kind, dns)?;
+            println!("{}", kubeconfig.display());
             Ok(())
         }
         Some(("down", _)) => down::down(&layout),
@@ -126,7 +127,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
             backup::restore(&layout, path(given, "folder")?, given.get_one::<u32>("revisions").copied())
         }
         Some(("bench", given)) => bench::bench(&layout, path(given, "archive")?),
-        Some((load_balancer::NAME, given)) => load_balancer::run(&layout.admin_conf(), given.get_flag("dual-stack")),
+        Some((load_balancer::NAME, given)) => load_balancer::run(&layout, given.get_flag("dual-stack")),
         Some(("supervise", given)) => supervisor::supervise(&Machine::read(path(given, "machine")?)?),
         Some(("stop", given)) => machine::stop(&mark(&layout, given)?),
         Some(("start", given)) => std::fs::remove_file(mark(&layout, given)?).context("it is not stopped"),

@@ -22,7 +22,7 @@ use shared::informer::{Cached, Factory, Store};
 use shared::run::{Shutdown, TaskGroup};
 use tokio::sync::Notify;
 
-use crate::layout::{LOAD_BALANCER_CIDR, LOAD_BALANCER_CIDR_6, Layout};
+use crate::layout::{Layout, Network};
 use crate::machine::{Machine, Process};
 use plan::{Ingress, Plan, View};
 
@@ -49,12 +49,12 @@ pub fn machine(layout: &Layout) -> Machine {
 }
 
 /// Removes the routes that the load balancer left.
-pub fn remove_routes() {
-    routes::remove(&pools(true));
+pub fn remove_routes(network: &Network) {
+    routes::remove(&pools(network, true));
 }
 
-fn pools(dual_stack: bool) -> Vec<IpNet> {
-    let ranges = [Some(LOAD_BALANCER_CIDR), dual_stack.then_some(LOAD_BALANCER_CIDR_6)];
+fn pools(network: &Network, dual_stack: bool) -> Vec<IpNet> {
+    let ranges = [Some(&network.load_balancers), dual_stack.then_some(&network.load_balancers_6)];
     ranges.into_iter().flatten().filter_map(|range| range.parse().ok()).collect()
 }
 
@@ -62,9 +62,9 @@ fn pools(dual_stack: bool) -> Vec<IpNet> {
 ///
 /// # Errors
 /// A kubeconfig that cannot be used.
-pub fn run(kubeconfig: &Path, dual_stack: bool) -> Result<()> {
+pub fn run(layout: &Layout, dual_stack: bool) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(kubeconfig, &pools(dual_stack)))
+    runtime.block_on(serve(&layout.admin_conf(), &pools(&layout.network, dual_stack)))
 }
 
 async fn serve(kubeconfig: &Path, pools: &[IpNet]) -> Result<()> {

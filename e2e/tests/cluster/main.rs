@@ -15,6 +15,7 @@ mod load_balancer;
 mod measured;
 mod node;
 mod processors;
+mod side_by_side;
 mod static_pods;
 mod storage;
 mod streams;
@@ -71,4 +72,9 @@ fn the_control_plane_runs_as_static_pods() {
     static_pods::come_up(&cluster);
     static_pods::cannot_be_got_rid_of(&cluster);
     cluster.stop();
+}
+
+#[test]
+fn two_clusters_stand_side_by_side() {
+    side_by_side::stand();
 }

@@ -61,7 +61,7 @@ fn leads(cluster: &Cluster, process: &str) -> bool {
     let (component, at) = process.rsplit_once('-').expect("a number");
     let at: usize = at.parse().expect("a number");
     let port = if component == "kube-scheduler" { 10259 } else { 10257 };
-    let url = format!("https://{}:{port}/metrics", e2e::ha::SERVERS[at - 1]);
+    let url = format!("https://{}:{port}/metrics", e2e::ha::servers(&cluster.layout().network)[at - 1]);
     let said = e2e::testing::run(
         "curl",
         &[
@@ -95,7 +95,7 @@ fn holder(cluster: &Cluster, component: &str) -> String {
 fn wait_for_candidates(cluster: &Cluster, component: &str) {
     let port = if component == "kube-scheduler" { 10259 } else { 10257 };
     cluster.until(&format!("two of {component}"), 30, || {
-        let healthy = e2e::ha::SERVERS[..2].iter().all(|address| {
+        let healthy = e2e::ha::servers(&cluster.layout().network)[..2].iter().all(|address| {
             let url = format!("https://{address}:{port}/healthz");
             e2e::testing::run("curl", &["-ksf", "--noproxy", "*", "--max-time", "5", &url], None).ok
         });

@@ -59,7 +59,7 @@ fn every_server_is_an_endpoint(cluster: &Cluster) {
         );
         let mut addresses: Vec<&str> = slices.split_whitespace().collect();
         addresses.sort_unstable();
-        if addresses == e2e::ha::SERVERS { Ok(()) } else { Err(slices.clone()) }
+        if addresses == e2e::ha::servers(&cluster.layout().network) { Ok(()) } else { Err(slices.clone()) }
     });
 }
 

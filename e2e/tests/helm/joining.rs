@@ -17,7 +17,7 @@ pub struct Joined {
 pub fn by_node_port(cluster: &Cluster, tenant: &Tenant) -> Joined {
     let host = cluster.layout();
     let layout = Layout { root: host.root.with_extension("tenant"), ..host.clone() };
-    let node = Node { name: "tenant-1".into(), address: "10.89.0.31".into(), address_6: "fd00:10:89::31".into() };
+    let node = layout.network.host_named("tenant-1", 31);
     let place = |path: std::path::PathBuf, what: &str, key: &str| {
         std::fs::create_dir_all(path.parent().unwrap_or(&path)).expect("a folder");
         std::fs::write(path, tenant.secret(what, key)).expect("a file");

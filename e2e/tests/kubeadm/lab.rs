@@ -54,19 +54,16 @@ impl Lab {
         let home = std::env::var("HOME").unwrap_or("/root".into());
         let variable = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_owned());
         let binaries = std::env::var("BINARIES").expect("BINARIES names the folder of the binaries; make sets it");
-        let nodes = names.iter().zip(11..).map(|(name, last)| Node {
-            name: (*name).to_owned(),
-            address: format!("10.91.0.{last}"),
-            address_6: String::new(),
-        });
+        let network = Network { bridge: "kubeadm0".to_owned(), host: "10.91.0.1".to_owned(), ..Network::numbered(0) };
+        let nodes: Vec<Node> = names.iter().zip(11..).map(|(name, last)| network.host_named(name, last)).collect();
         let lab = Self {
             layout: Layout {
                 root: std::env::temp_dir().join(format!("ironclad-kubeadm-{}", std::process::id())),
                 binaries: fs::canonicalize(binaries).expect("BINARIES is a folder"),
                 dual_stack: false,
-                network: Network { bridge: "kubeadm0", host: "10.91.0.1" },
+                network,
             },
-            nodes: nodes.collect(),
+            nodes,
             cache: PathBuf::from(variable("CACHE", &format!("{home}/.cache/ironclad"))),
             running: std::cell::Cell::new(true),
             _alone: alone,
@@ -88,7 +85,7 @@ impl Lab {
         };
         let template = file("config/cni.template", &node::cni_template(false));
         let containerd = file("config/containerd.toml", &node::containerd_toml(&template.display().to_string()));
-        file("config/patches/kubeletconfiguration.yaml", &format!("cgroupRoot: {}\n", node.cgroup()));
+        file("config/patches/kubeletconfiguration.yaml", &format!("cgroupRoot: {}\n", node.cgroup));
         let hosts = file("config/hosts", &self.hosts());
         let folder = self.layout.machine(&node.name);
         fs::create_dir_all(&folder).expect("a folder");
@@ -101,7 +98,7 @@ impl Lab {
         let machine = Machine {
             name: node.name.clone(),
             folder,
-            netns: Some(Path::new("/run/netns").join(node.netns())),
+            netns: Some(Path::new("/run/netns").join(&node.namespace)),
             hostname: Some(node.name.clone()),
             binds: folders.chain([(hosts, "/etc/hosts".into())]).collect(),
             processes: vec![

@@ -21,12 +21,12 @@ pub struct Traces {
 impl Traces {
     /// Marks of these machines.
     pub fn of(layout: &Layout, nodes: &[Node]) -> Self {
-        let links = nodes.iter().map(|node| format!("ic-{}", node.name)).chain([layout.network.bridge.to_owned()]);
+        let links = nodes.iter().map(|node| node.link.clone()).chain([layout.network.bridge.clone()]);
         let links = links.map(|link| Path::new("/sys/class/net").join(link));
-        let namespaces = nodes.iter().map(|node| Path::new("/run/netns").join(node.netns()));
+        let namespaces = nodes.iter().map(|node| Path::new("/run/netns").join(&node.namespace));
         let mounts = node::cgroup_mounts();
         let groups = nodes.iter().flat_map(|node| {
-            mounts.iter().map(|mount| mount.join(node.cgroup().trim_start_matches('/'))).collect::<Vec<_>>()
+            mounts.iter().map(|mount| mount.join(node.cgroup.trim_start_matches('/'))).collect::<Vec<_>>()
         });
         let files = links.chain(namespaces).chain(groups).chain([layout.root.clone()]).collect();
         let of_machine = |node: &Node| {
@@ -36,7 +36,7 @@ impl Traces {
         Self {
             root: layout.root.clone(),
             files,
-            cgroups: nodes.iter().map(Node::cgroup).collect(),
+            cgroups: nodes.iter().map(|node| node.cgroup.clone()).collect(),
             namespaces: nodes.iter().filter_map(of_machine).flatten().collect(),
         }
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use e2e::layout::Node;
+use e2e::layout::Network;
 use e2e::testing::Cluster;
 
 use crate::{book, disk};
@@ -84,7 +84,7 @@ pub fn wait(cluster: &Cluster, node: &str, moment: Moment, uid: &str, name: &str
 
 /// Places where a pod of the class `BestEffort`, which all are, may have its cgroup: one is enough, for they are made together.
 fn cgroup(node: &str, uid: &str) -> Vec<PathBuf> {
-    let root = Node { name: node.to_owned(), address: String::new(), address_6: String::new() }.cgroup();
+    let root = Network::numbered(0).host_named(node, 0).cgroup;
     let below = format!("{}/kubepods/besteffort/pod{uid}", root.trim_start_matches('/'));
     e2e::node::cgroup_mounts().into_iter().map(|mount| mount.join(&below)).collect()
 }

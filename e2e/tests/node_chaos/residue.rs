@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use e2e::layout::Node;
+use e2e::layout::Network;
 use e2e::testing::Cluster;
 
 use crate::{book, disk};
@@ -53,8 +53,8 @@ fn mounts(cluster: &Cluster, node: &str) -> Vec<String> {
 
 /// Cgroups of pods.
 fn cgroups(node: &str) -> Vec<String> {
-    let node = Node { name: node.to_owned(), address: String::new(), address_6: String::new() };
-    let below = format!("{}/kubepods", node.cgroup().trim_start_matches('/'));
+    let node = Network::numbered(0).host_named(node, 0);
+    let below = format!("{}/kubepods", node.cgroup.trim_start_matches('/'));
     let roots = e2e::node::cgroup_mounts().into_iter().map(|mount| mount.join(&below));
     let tiers = roots.flat_map(|root| [root.clone(), root.join("besteffort"), root.join("burstable")]);
     tiers
