@@ -102,9 +102,11 @@ test: deps ## Run every test: unit, integration against etcd, end to end
 test-vm: deps build ## Boot a machine with systemd and cgroups v2, install the packages there, and look at its node
 	@hack/machine/test.sh $(CACHE) $(BIN)
 
-test-ha: deps ## Take the parts of a control plane of three away, one after another, while clients read and write
+HA_SECONDS ?= 60
+test-ha: deps ## Take the parts of a control plane of three away, one after another, then for HA_SECONDS (60) at random (HA_SEED)
 	@cargo build --workspace --locked --bins --examples
-	@BINARIES=$(CARGO_TARGET_DIR)/debug cargo test --workspace --locked --test ha -- --nocapture
+	@HA_SECONDS=$(HA_SECONDS) HA_SEED=$${HA_SEED:-$$(date +%s)} BINARIES=$(CARGO_TARGET_DIR)/debug \
+		cargo test --workspace --locked --test ha -- --nocapture --test-threads=1
 
 test-kubeadm: deps ## Run upstream's kubeadm with our images: init, join, upgrade, reset, and swaps of single components
 	@hack/kubeadm.sh $(CACHE)

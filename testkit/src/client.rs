@@ -17,7 +17,8 @@ type Https = hyper_rustls::HttpsConnector<HttpConnector>;
 #[derive(Clone)]
 pub struct Client {
     http: HttpClient<Https, Full<Bytes>>,
-    port: u16,
+    /// Host and port.
+    authority: String,
     token: Option<String>,
 }
 
@@ -75,7 +76,13 @@ impl Answer {
 }
 
 impl Client {
+    /// Of a server on the loopback.
     pub fn new(port: u16, pki: &Pki, identity: Identity) -> Self {
+        Self::at(&format!("127.0.0.1:{port}"), pki, identity)
+    }
+
+    /// Of a server at a host and port.
+    pub fn at(authority: &str, pki: &Pki, identity: Identity) -> Self {
         let roots = shared::cert::root_store(pki.ca.as_bytes()).expect("roots");
         let tls = rustls::ClientConfig::builder().with_root_certificates(roots);
         let tls = match pki.pair(&identity) {
@@ -94,12 +101,12 @@ impl Client {
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
         let https = https.enable_http1().enable_http2().wrap_connector(tcp);
         let token = if let Identity::Token(t) = identity { Some(t) } else { None };
-        Self { http: HttpClient::builder(TokioExecutor::new()).build(https), port, token }
+        Self { http: HttpClient::builder(TokioExecutor::new()).build(https), authority: authority.to_owned(), token }
     }
 
     fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<Bytes>) -> Request<Full<Bytes>> {
         let method = Method::from_bytes(method.as_bytes()).expect("method");
-        let mut b = Request::builder().method(method).uri(format!("https://127.0.0.1:{}{path}", self.port));
+        let mut b = Request::builder().method(method).uri(format!("https://{}{path}", self.authority));
         if !headers.iter().any(|(name, _)| *name == "User-Agent") {
             b = b.header("User-Agent", "test/1");
         }

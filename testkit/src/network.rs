@@ -87,7 +87,7 @@ impl Space {
     }
 
     /// Connects `device` to `peer` of another namespace; both are up.
-    fn connect(&self, device: &str, other: &Self, peer: &str) {
+    pub fn connect(&self, device: &str, other: &Self, peer: &str) {
         let task = other.task.to_string();
         self.command("ip", &["link", "add", device, "type", "veth", "peer", "name", peer, "netns", &task]);
         self.command("ip", &["link", "set", device, "up"]);

@@ -23,6 +23,9 @@ pub enum Identity {
     Token(String),
 }
 
+/// Addresses of machines of which there are several, in certificates of servers beside the loopback's.
+pub const MACHINES: [&str; 3] = ["192.0.2.11", "192.0.2.12", "192.0.2.13"];
+
 /// PEM of a certificate and of its key.
 pub type Pair = (String, String);
 
@@ -50,7 +53,8 @@ fn authority() -> (String, Issuer<'static, KeyPair>) {
 fn leaf(issuer: &Issuer<'static, KeyPair>, common: &str, group: Option<&str>, until: i32) -> Pair {
     let key = KeyPair::generate().expect("key");
     let names = ["localhost", "127.0.0.1", "api.wardle.svc", "metrics.default.svc", "kubernetes.default.svc"];
-    let mut p = CertificateParams::new(names.map(str::to_owned)).expect("names");
+    let names: Vec<String> = names.into_iter().chain(MACHINES).map(str::to_owned).collect();
+    let mut p = CertificateParams::new(names).expect("names");
     p.distinguished_name.push(DnType::CommonName, common);
     if let Some(g) = group {
         p.distinguished_name.push(DnType::OrganizationName, g);

@@ -3,7 +3,9 @@
 
 #![allow(clippy::panic)] // a test panics to say what is wrong
 
+mod histories;
 mod leaders;
+mod machines;
 mod restored;
 mod traffic;
 
@@ -17,6 +19,8 @@ const MEMBERS: [&str; 3] = ["etcd-1", "etcd-2", "etcd-3"];
 const SERVERS: [&str; 3] = ["kube-apiserver-1", "kube-apiserver-2", "kube-apiserver-3"];
 /// Length of a fault: longer than haproxy and the servers take to see it.
 const FAULT: Duration = Duration::from_secs(6);
+/// The longest that 99 of 100 requests take that were begun two seconds after an etcd member was lost.
+const SLOWEST: Duration = Duration::from_secs(1);
 /// Time of clients before a fault, and after it for the rest to be itself again.
 const PAUSE: Duration = Duration::from_secs(3);
 
@@ -26,22 +30,30 @@ fn a_control_plane_of_three_stands_without_any_one_of_its_parts() {
     cluster.load("busybox");
     every_server_is_an_endpoint(&cluster);
     Traffic::prepare(&cluster);
-    let mut all = Tally::default();
-    let mut hold = |what: &str, fault: &dyn Fn()| {
+    let hold = |what: &str, all: &mut Tally, fault: &dyn Fn()| {
         let tally = during(&cluster, fault);
         eprintln!("{what}: {tally}");
         judge(what, &tally);
         all.add(&tally);
     };
-    hold("no fault", &|| std::thread::sleep(FAULT));
-    for process in MEMBERS.into_iter().chain(SERVERS) {
-        hold(&format!("{process} is frozen"), &|| with_frozen(&cluster, process));
-        hold(&format!("{process} is dead"), &|| with_dead(&cluster, process));
+    hold("no fault", &mut Tally::default(), &|| std::thread::sleep(FAULT));
+    for (kind, processes) in [("etcd member", MEMBERS), ("API server", SERVERS)] {
+        let mut all = Tally::default();
+        for process in processes {
+            hold(&format!("{process} is frozen"), &mut all, &|| with_frozen(&cluster, process));
+            hold(&format!("{process} is dead"), &mut all, &|| with_dead(&cluster, process));
+        }
+        eprintln!("each {kind}: {all}");
+        assert!(all.failed_writes * 1000 <= all.writes, "an {kind} is lost: {all}");
+        if kind == "etcd member" {
+            assert!(all.p99() <= SLOWEST, "an {kind} is lost: {all}");
+        }
     }
     for server in SERVERS {
-        hold(&format!("{server} is stopped and started"), &|| with_stopped(&cluster, server));
+        let mut stopped = Tally::default();
+        hold(&format!("{server} is stopped and started"), &mut stopped, &|| with_stopped(&cluster, server));
+        assert_eq!(stopped.failed_writes, 0, "{server} is stopped and started: {stopped}");
     }
-    eprintln!("all of them: {all}");
     every_server_is_an_endpoint(&cluster);
     for component in ["kube-controller-manager", "kube-scheduler"] {
         leaders::change(&cluster, component);
@@ -68,6 +80,7 @@ fn every_server_is_an_endpoint(cluster: &Cluster) {
 fn during(cluster: &Cluster, fault: &dyn Fn()) -> Tally {
     let traffic = Traffic::start(cluster);
     std::thread::sleep(PAUSE);
+    traffic.note_fault();
     fault();
     std::thread::sleep(PAUSE);
     traffic.stop()
@@ -76,7 +89,8 @@ fn during(cluster: &Cluster, fault: &dyn Fn()) -> Tally {
 fn judge(what: &str, tally: &Tally) {
     assert!(tally.reads > 50 && tally.writes > 20, "{what}: clients hardly did anything: {tally}");
     assert_eq!(tally.failed_reads, 0, "{what}: {tally}");
-    assert!(tally.failed_writes * 1000 <= tally.writes, "{what}: {tally}");
+    // Only those that were on their way when the fault began; over all faults they are few.
+    assert!(tally.failed_writes <= traffic::WRITERS, "{what}: {tally}");
 }
 
 /// Kills a process hard and keeps it down for a while.

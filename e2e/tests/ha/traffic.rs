@@ -1,5 +1,5 @@
 //! Clients that read and write all the time. What never reached a server, or whose connection broke, is sent again, as every
-//! client of Kubernetes does; what a server refused is a failure.
+//! client of Kubernetes does; what a server refused is a failure, but for the deletion of what was perhaps never made.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +24,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 const ATTEMPT: Duration = Duration::from_secs(4);
 /// Time after which no further attempt is made.
 const ALL: Duration = Duration::from_secs(12);
+/// Time after a fault in which requests may take long.
+const ADJUSTMENT: Duration = Duration::from_secs(2);
+/// Clients that write at the same time, each one request.
+pub const WRITERS: u64 = CLIENTS.2 as u64;
 
 /// Counts of what clients saw.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +40,8 @@ pub struct Tally {
     pub retried: u64,
     slowest_read: Duration,
     slowest_write: Duration,
+    /// Durations of requests that were begun after [`ADJUSTMENT`].
+    adjusted: Vec<Duration>,
     last_failure: String,
 }
 
@@ -43,7 +49,7 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} reads, {} failed, slowest {} ms; {} writes, {} failed, slowest {} ms; {} sent again",
+            "{} reads, {} failed, slowest {} ms; {} writes, {} failed, slowest {} ms; {} sent again; p99 after {} s {} ms",
             self.reads,
             self.failed_reads,
             self.slowest_read.as_millis(),
@@ -51,6 +57,8 @@ impl fmt::Display for Tally {
             self.failed_writes,
             self.slowest_write.as_millis(),
             self.retried,
+            ADJUSTMENT.as_secs(),
+            self.p99().as_millis(),
         )?;
         if self.last_failure.is_empty() { Ok(()) } else { write!(f, "; last failure: {}", self.last_failure) }
     }
@@ -66,15 +74,69 @@ impl Tally {
         self.retried += other.retried;
         self.slowest_read = self.slowest_read.max(other.slowest_read);
         self.slowest_write = self.slowest_write.max(other.slowest_write);
+        self.adjusted.extend(&other.adjusted);
     }
+
+    /// The time in which 99 of 100 requests were done that were begun two seconds after the fault.
+    pub fn p99(&self) -> Duration {
+        let mut sorted = self.adjusted.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() * 99 / 100).copied().unwrap_or_default()
+    }
+
+    fn count_read(&mut self, path: &str, request: &Outcome, faulty: Option<Instant>) {
+        self.reads += 1;
+        self.slowest_read = self.slowest_read.max(request.took);
+        self.failed_reads += u64::from(request.result.is_err());
+        self.count(&Method::GET, path, request, faulty);
+    }
+
+    fn count_write(&mut self, method: &Method, path: &str, request: &Outcome, faulty: Option<Instant>) {
+        self.writes += 1;
+        self.slowest_write = self.slowest_write.max(request.took);
+        self.failed_writes += u64::from(request.result.is_err());
+        self.count(method, path, request, faulty);
+    }
+
+    fn count(&mut self, method: &Method, path: &str, request: &Outcome, faulty: Option<Instant>) {
+        self.retried += u64::from(request.retried);
+        if faulty.is_some_and(|faulty| request.began >= faulty + ADJUSTMENT) {
+            self.adjusted.push(request.took);
+        }
+        if let Err((_, failure)) = &request.result {
+            self.last_failure = format!("{method} {path}: {failure}");
+        }
+    }
+}
+
+/// Outcome of a request, with all attempts.
+struct Outcome {
+    began: Instant,
+    took: Duration,
+    /// Once was not enough.
+    retried: bool,
+    /// Code of a refusal, 0 for no answer, and its text.
+    result: Result<(), (u16, String)>,
 }
 
 /// Clients at work, each with a connection of its own.
 pub struct Traffic {
-    tally: Arc<Mutex<Tally>>,
-    stop: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     thread: JoinHandle<()>,
 }
+
+/// State that the clients share.
+#[derive(Default)]
+struct Shared {
+    tally: Mutex<Tally>,
+    stop: AtomicBool,
+    /// The beginning of the fault.
+    faulty: Mutex<Option<Instant>>,
+}
+
+/// Number of the next object. Names are never used again: a member that was frozen may create an object late that a client,
+/// which heard nothing, created anew and deleted.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 impl Traffic {
     /// Makes the object that clients read.
@@ -86,38 +148,42 @@ impl Traffic {
 
     /// Starts them.
     pub fn start(cluster: &Cluster) -> Self {
-        let (tally, stop) = (Arc::<Mutex<Tally>>::default(), Arc::<AtomicBool>::default());
+        let shared = Arc::<Shared>::default();
         let kubeconfig = cluster.layout().admin_conf().display().to_string();
-        let (counts, end) = (Arc::clone(&tally), Arc::clone(&stop));
+        let clients = Arc::clone(&shared);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let thread = std::thread::spawn(move || runtime.block_on(work(kubeconfig, counts, end)));
-        Self { tally, stop, thread }
+        let thread = std::thread::spawn(move || runtime.block_on(work(kubeconfig, clients)));
+        Self { shared, thread }
+    }
+
+    /// Notes that the fault begins now.
+    pub fn note_fault(&self) {
+        *self.shared.faulty.lock() = Some(Instant::now());
     }
 
     /// Ends them and returns what they counted.
     pub fn stop(self) -> Tally {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("the clients end");
-        std::mem::take(&mut *self.tally.lock())
+        std::mem::take(&mut *self.shared.tally.lock())
     }
 }
 
-async fn work(kubeconfig: String, tally: Arc<Mutex<Tally>>, stop: Arc<AtomicBool>) {
+async fn work(kubeconfig: String, shared: Arc<Shared>) {
     let mut clients = JoinSet::new();
-    let serial = Arc::new(AtomicU64::new(0));
     let (readers, listers, writers) = CLIENTS;
     for at in 0..readers + listers + writers {
         let client = connect(&kubeconfig).await;
-        let (tally, stop, serial) = (Arc::clone(&tally), Arc::clone(&stop), Arc::clone(&serial));
+        let shared = Arc::clone(&shared);
         clients.spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
+            while !shared.stop.load(Ordering::Relaxed) {
                 if at < readers {
-                    read(&client, &format!("{MAPS}/read"), &tally).await;
+                    read(&client, &format!("{MAPS}/read"), &shared).await;
                 } else if at < readers + listers {
-                    read(&client, MAPS, &tally).await;
+                    read(&client, MAPS, &shared).await;
                 } else {
-                    write(&client, serial.fetch_add(1, Ordering::Relaxed), &tally).await;
+                    write(&client, &shared).await;
                 }
                 tokio::time::sleep(PAUSE).await;
             }
@@ -135,63 +201,55 @@ async fn connect(kubeconfig: &str) -> Client {
     shared::client::new(&options).await.expect("a client")
 }
 
-async fn read(client: &Client, path: &str, tally: &Mutex<Tally>) {
-    let (outcome, took, retried) = attempts(client, &Method::GET, path, &Value::Null).await;
-    let mut tally = tally.lock();
-    tally.reads += 1;
-    tally.retried += u64::from(retried);
-    tally.slowest_read = tally.slowest_read.max(took);
-    if let Err(failure) = outcome {
-        tally.failed_reads += 1;
-        tally.last_failure = format!("GET {path}: {failure}");
-    }
+async fn read(client: &Client, path: &str, shared: &Shared) {
+    let outcome = attempts(client, &Method::GET, path, &Value::Null).await;
+    let faulty = *shared.faulty.lock();
+    shared.tally.lock().count_read(path, &outcome, faulty);
 }
 
 /// Creates an object and deletes it again.
-async fn write(client: &Client, serial: u64, tally: &Mutex<Tally>) {
-    let name = format!("written-{serial}");
+async fn write(client: &Client, shared: &Shared) {
+    let name = format!("written-{}", SERIAL.fetch_add(1, Ordering::Relaxed));
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
-    for (method, path, body) in
-        [(Method::POST, MAPS.to_owned(), map), (Method::DELETE, format!("{MAPS}/{name}"), Value::Null)]
-    {
-        let (outcome, took, retried) = attempts(client, &method, &path, &body).await;
-        let mut tally = tally.lock();
-        tally.writes += 1;
-        tally.retried += u64::from(retried);
-        tally.slowest_write = tally.slowest_write.max(took);
-        if let Err(failure) = outcome {
-            tally.failed_writes += 1;
-            tally.last_failure = format!("{method} {path}: {failure}");
-        }
+    let created = attempts(client, &Method::POST, MAPS, &map).await;
+    let faulty = *shared.faulty.lock();
+    shared.tally.lock().count_write(&Method::POST, MAPS, &created, faulty);
+
+    let path = format!("{MAPS}/{name}");
+    let mut deleted = attempts(client, &Method::DELETE, &path, &Value::Null).await;
+    // The server did not know whether it made the object: that it did not is no failure of its own.
+    if created.result.is_err() && matches!(deleted.result, Err((404, _))) {
+        deleted.result = Ok(());
     }
+    let faulty = *shared.faulty.lock();
+    shared.tally.lock().count_write(&Method::DELETE, &path, &deleted, faulty);
 }
 
-/// Sends a request until a server answers it; how long that took, and whether once was not enough.
-async fn attempts(client: &Client, method: &Method, path: &str, body: &Value) -> (Result<(), String>, Duration, bool) {
+/// Sends a request until a server answers it.
+async fn attempts(client: &Client, method: &Method, path: &str, body: &Value) -> Outcome {
     let began = Instant::now();
     let mut retried = false;
-    loop {
+    let result = loop {
         let text = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let request = request.body(text).expect("a request");
         let last = match tokio::time::timeout(ATTEMPT, client.request::<Value>(request)).await {
-            Ok(Ok(_)) => return (Ok(()), began.elapsed(), retried),
+            Ok(Ok(_)) => break Ok(()),
             // A write whose answer was lost was done.
             Ok(Err(kube::Error::Api(status)))
                 if retried && matches!(status.code, 404 | 409) && *method != Method::GET =>
             {
-                return (Ok(()), began.elapsed(), retried);
+                break Ok(());
             }
-            Ok(Err(kube::Error::Api(status))) => {
-                return (Err(format!("{} {}", status.code, status.message)), began.elapsed(), retried);
-            }
+            Ok(Err(kube::Error::Api(status))) => break Err((status.code, status.message.clone())),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
         if began.elapsed() > ALL {
-            return (Err(last), began.elapsed(), retried);
+            break Err((0, last));
         }
         retried = true;
         tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    };
+    Outcome { began, took: began.elapsed(), retried, result }
 }

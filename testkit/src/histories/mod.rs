@@ -24,6 +24,10 @@ const END: &str = "end";
 /// A request that is not answered in this time has no known outcome.
 const PATIENCE: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(20);
+/// Time that a watch is followed on one connection: servers end it before that, unless they are out of reach.
+const WATCH: Duration = Duration::from_secs(25);
+/// Time after the damage in which all must have been seen.
+const LATE: Duration = Duration::from_secs(300);
 
 /// Numbers that follow from a seed (SplitMix64).
 #[derive(Clone)]
@@ -129,9 +133,9 @@ impl Worker {
 }
 
 /// Follows one server from a revision to the target, once there is one, resuming where it was whenever the stream ends.
-async fn follow(client: Client, from: i64, target: Arc<AtomicI64>, give_up: Instant) -> Vec<Event> {
+async fn follow(client: Client, from: i64, target: Arc<AtomicI64>, given_up: Arc<AtomicBool>) -> Vec<Event> {
     let (mut events, mut last) = (Vec::new(), from);
-    while Instant::now() < give_up {
+    while !given_up.load(Ordering::Acquire) {
         let path = format!("{MAPS}?watch=1&{LABEL}&timeoutSeconds=20&resourceVersion={last}");
         let mut take = |frame: Value| {
             let object = &frame["object"];
@@ -154,7 +158,7 @@ async fn follow(client: Client, from: i64, target: Arc<AtomicI64>, give_up: Inst
             let target = target.load(Ordering::Acquire);
             (target > 0 && last >= target) || events.last().is_some_and(|e| e.kind == "ERROR")
         };
-        if let Ok(true) = client.try_watch(&path, &mut take).await {
+        if let Ok(Ok(true)) = tokio::time::timeout(WATCH, client.try_watch(&path, &mut take)).await {
             break;
         }
         tokio::time::sleep(PAUSE).await;
@@ -174,10 +178,9 @@ pub async fn run(
     let first = client(0);
     let from = revision(&first.get(MAPS).await.ok());
     let (start, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
-    let give_up = start + Duration::from_secs(600);
-    let target = Arc::new(AtomicI64::new(0));
+    let (target, given_up) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicBool::new(false)));
     let watches: Vec<_> =
-        (0..servers).map(|n| tokio::spawn(follow(client(n), from, target.clone(), give_up))).collect();
+        (0..servers).map(|n| tokio::spawn(follow(client(n), from, target.clone(), given_up.clone()))).collect();
     let running: Vec<_> = (0..workers)
         .map(|id| {
             let dice = Dice(seed ^ (id as u64).wrapping_mul(0x1234_5678_9abc_def1));
@@ -187,13 +190,16 @@ pub async fn run(
             tokio::spawn(async move {
                 while !stop.load(Ordering::Acquire) {
                     worker.step().await;
-                    tokio::task::yield_now().await;
+                    // A server that is away refuses at once.
+                    let refused = worker.writes.last().is_some_and(|write| write.outcome == Outcome::Unknown);
+                    tokio::time::sleep(if refused { PAUSE } else { Duration::ZERO }).await;
                 }
                 worker
             })
         })
         .collect();
     breaking.await;
+    let give_up = Instant::now() + LATE;
     stop.store(true, Ordering::Release);
     let mut history = History::default();
     for worker in running {
@@ -218,6 +224,7 @@ pub async fn run(
         last.ask("PATCH", &format!("{MAPS}/{END}?fieldManager=h&force=true"), APPLY, Some(applied(&nudge))).await;
         tokio::time::sleep(PAUSE).await;
     }
+    given_up.store(true, Ordering::Release);
     for watch in watches {
         let mut events = watch.await.expect("a watcher");
         events.retain(|e| e.revision <= end);
