@@ -186,7 +186,7 @@ impl Kubelet {
         let kubelet = &config.kubelet;
         let settings = config.settings();
         let node_name = settings.node_name.clone();
-        settings.make_folders()?;
+        settings.make_folders(plugins::REGISTRY)?;
         let tracer = write_traces(kubelet, &settings, tasks, shutdown)?;
         let runtime = cri::Client::new(
             &kubelet.container_runtime_endpoint,

@@ -1,8 +1,8 @@
 //! The kubelet's settings after flags and the configuration file are merged: what the rooms need of them.
 
 use crate::images::Pulls;
-use crate::plugins;
 use crate::resources::ResourceConfig;
+use crate::sources::manifest::Owner;
 use anyhow::Context as _;
 use jiff::SignedDuration;
 use shared::flags::FeatureGates;
@@ -93,12 +93,12 @@ impl Settings {
         self.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"))
     }
 
-    /// Makes the folders that a kubelet needs.
+    /// Makes the folders that a kubelet needs, that of plugins by its name.
     ///
     /// # Errors
     /// One of them cannot be made.
-    pub fn make_folders(&self) -> anyhow::Result<()> {
-        let (pods, registry) = (self.root_dir.join("pods"), self.root_dir.join(plugins::REGISTRY));
+    pub fn make_folders(&self, plugins: &str) -> anyhow::Result<()> {
+        let (pods, registry) = (self.root_dir.join("pods"), self.root_dir.join(plugins));
         let folders: [&Path; 5] = [&self.root_dir, &pods, &registry, &self.pod_logs_dir, &self.container_logs_dir];
         for folder in folders {
             fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
@@ -109,5 +109,11 @@ impl Settings {
                 .with_context(|| format!("failed to restrict {}", folder.display()))?;
         }
         Ok(())
+    }
+}
+
+impl From<&Settings> for Owner {
+    fn from(settings: &Settings) -> Self {
+        Self { node_name: settings.node_name.clone(), prevents_references: settings.prevents_references }
     }
 }

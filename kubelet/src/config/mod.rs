@@ -5,6 +5,7 @@
 
 mod duration;
 mod effects;
+mod pulls;
 mod validation;
 
 use crate::cpus::{CpuConfig, CpuSet};

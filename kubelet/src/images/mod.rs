@@ -14,7 +14,6 @@ use pace::Pace;
 use provider::Providers;
 use pulled::{Access, PulledImages};
 
-use crate::config::KubeletConfiguration;
 use crate::cri::{CriError, Runtime, v1};
 use crate::events::{EventSink, EventType};
 use crate::objects::ObjectSource;
@@ -75,17 +74,6 @@ pub struct Pulls {
     pub qps: i32,
     /// `registryBurst`.
     pub burst: i32,
-}
-
-impl From<&KubeletConfiguration> for Pulls {
-    fn from(kubelet: &KubeletConfiguration) -> Self {
-        let most = || kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok());
-        Self {
-            parallel: if kubelet.serialize_image_pulls { Some(1) } else { most() },
-            qps: kubelet.registry_pull_qps,
-            burst: kubelet.registry_burst,
-        }
-    }
 }
 
 /// The images of the node; see the module.

@@ -1,7 +1,6 @@
 //! Manifests to static pods: decoding, defaults, identity. Pure.
 
 use super::{annotations, references};
-use crate::settings::Settings;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use proto::selector::format as names;
@@ -30,12 +29,6 @@ pub struct Owner {
     pub node_name: String,
     /// `PreventStaticPodAPIReferences`: they refer to nothing that only an API server has.
     pub prevents_references: bool,
-}
-
-impl From<&Settings> for Owner {
-    fn from(settings: &Settings) -> Self {
-        Self { node_name: settings.node_name.clone(), prevents_references: settings.prevents_references }
-    }
 }
 
 /// Pods of a manifest: a Pod or a PodList in YAML or JSON.
