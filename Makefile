@@ -82,7 +82,7 @@ helm: deps ## Build Helm from its Go module
 test-helm: deps ## Install, upgrade, join and uninstall tenants' control planes by the chart, on debug builds
 	@hack/test-helm.sh $(CACHE)
 
-test-storage: deps ## Run csi-test's sanity suite against the tests' CSI driver, on debug builds
+test-storage: deps ## Run csi-test's sanity suite against the tests' CSI driver, and the driver in a cluster with upstream's sidecars, on debug builds
 	@hack/test-storage.sh $(CACHE)
 
 build: deps ## Build the five binaries and the cluster program

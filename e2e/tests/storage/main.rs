@@ -4,9 +4,15 @@
 #![allow(clippy::panic)] // a test panics to say what is wrong
 
 mod sanity;
+mod volumes;
 
 #[test]
 fn the_driver_is_sane() {
     sanity::passes("mount");
     sanity::passes("block");
+}
+
+#[test]
+fn volumes_live() {
+    volumes::live();
 }
