@@ -1,5 +1,5 @@
 //! `down`: takes away what `up` and the pods left: processes, mounts, namespaces, rules,
-//! cgroups, files. Works from what it finds, so that it also cleans up after a crash.
+//! cgroups, loop devices, files. Works from what it finds, so that it also cleans up after a crash.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::layout::{CONTROL_PLANE, Layout, Node};
-use crate::{clusters, load_balancer, machine, network, node};
+use crate::{clusters, load_balancer, loops, machine, network, node};
 
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
@@ -85,6 +85,7 @@ pub fn forget_nodes(layout: &Layout, nodes: &[Node]) -> Result<()> {
 
 fn remove_root(layout: &Layout) -> Result<()> {
     if layout.root.exists() {
+        loops::detach(&layout.root)?;
         fs::remove_dir_all(&layout.root).with_context(|| format!("cannot remove {}", layout.root.display()))?;
     }
     Ok(())

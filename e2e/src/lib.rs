@@ -23,6 +23,7 @@ pub mod image;
 pub mod join;
 pub mod layout;
 pub mod load_balancer;
+pub mod loops;
 pub mod machine;
 pub mod network;
 pub mod node;

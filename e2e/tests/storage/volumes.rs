@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use e2e::testing::{Cluster, is_ready, run, text};
 
@@ -108,7 +109,7 @@ pub fn live() {
     storage.use_device();
     storage.belong_to_one_pod();
     storage.leave_nothing();
-    storage.cluster.stop();
+    storage.go_with_the_cluster();
 }
 
 impl Storage {
@@ -193,10 +194,18 @@ impl Storage {
         self.cluster.kubectl_args(&["patch", "pvc", "data-keeper-0", "-p", patch]);
         self.kill_driver(NODES[0]);
         self.cluster.kill(NODES[0], "kubelet");
-        self.cluster.until("the claim has grown", 180, || {
+        self.cluster.until("the node has to grow it", 180, || {
+            let found = self.cluster.json("get pvc data-keeper-0");
+            let state = text(&found, "/status/allocatedResourceStatuses/storage");
+            let is_its_turn = state.starts_with("Node") || text(&found, "/status/capacity/storage") == "640Mi";
+            if is_its_turn { Ok(()) } else { Err(found["status"].to_string()) }
+        });
+        let begun = Instant::now();
+        self.cluster.until("the claim has grown", 120, || {
             let found = self.cluster.json("get pvc data-keeper-0");
             if text(&found, "/status/capacity/storage") == "640Mi" { Ok(()) } else { Err(found["status"].to_string()) }
         });
+        eprintln!("the node has grown the volume after {:.1} s", begun.elapsed().as_secs_f64());
         let blocks = self.shell("keeper-0", "df -k /data | tail -1 | awk '{print $2}'");
         assert!(blocks.parse::<u64>().is_ok_and(|blocks| blocks > 500 << 10), "{blocks} KiB");
         self.assert_same("keeper-0");
@@ -285,11 +294,24 @@ impl Storage {
             let mounts = self.cluster.on_node(node, &["cat", "/proc/mounts"]);
             assert!(!mounts.contains("kubernetes.io~csi") && !mounts.contains("globalmount"), "{node}: {mounts}");
             let folder = "/var/lib/kubelet/plugins/kubernetes.io/csi";
-            let left =
-                self.cluster.try_on_node(node, &["find", folder, "-mindepth", "2", "-not", "-name", "publish"]).out;
+            // The folders of all devices stay, as upstream's do.
+            let find = ["find", folder, "-mindepth", "2", "-not", "-name", "publish", "-not", "-name", "staging"];
+            let left = self.cluster.try_on_node(node, &find).out;
             assert_eq!(left.trim(), "", "nothing is left on {node}");
             let in_use = self.cluster.kubectl(&format!("get node {node} -o jsonpath={{.status.volumesInUse}}"));
             assert_eq!(in_use, "", "{node}");
         }
+    }
+    /// A cluster that is taken down takes the devices of its volumes along, mounted or not.
+    fn go_with_the_cluster(&self) {
+        let (mode, block) = ("accessModes: [ReadWriteOnce]", "accessModes: [ReadWriteOnce]\n  volumeMode: Block");
+        self.cluster.feed("create -f -", &user("left", NODES[0], mode, MOUNTED));
+        self.cluster.feed("create -f -", &user("left-device", NODES[1], block, AS_DEVICE));
+        self.until_ready("left", NODES[0]);
+        self.until_ready("left-device", NODES[1]);
+        let devices = || run("losetup", &["--noheadings", "--list", "--output", "NAME"], None).out.lines().count();
+        let before = devices();
+        self.cluster.stop();
+        assert_eq!(devices() + 2, before, "no device is left");
     }
 }
