@@ -45,6 +45,8 @@ images=${CACHE:-$HOME/.cache/ironclad}/images
 e2e/images/build.sh "$images" "$bin/cluster"
 # Two minutes of a compiler and modules from the network: without it, the phase about DNS says that it is left out.
 e2e/images/coredns.sh "$images" "$bin/cluster" || echo "SKIPPED: the image of CoreDNS was not built, see above"
+# As much for a driver of dynamic resources over upstream's library.
+e2e/images/module.sh "${CACHE:-$HOME/.cache/ironclad}" dra-driver || echo "SKIPPED: the driver was not built, see above"
 # `make test-ha` and `make test-helm` take five minutes each, and builds of Go modules on a new machine.
 # A moment of `make chaos`.
 export NODE_CHAOS_KILLS=8 NODE_OUTAGE_SECONDS=5

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds programs from their Go modules, each once: CACHE/go/PROGRAM. Programs are helm, local-path-provisioner,
-# metrics-server, and those of storage: csi-sanity, the sidecars of CSI drivers, a provisioner. The folder of each beside
-# this script says what it is made of, and modules are checked against its go.sum.
+# metrics-server, dra-driver, and those of storage: csi-sanity, the sidecars of CSI drivers, a provisioner. The folder of
+# each beside this script says what it is made of, and modules are checked against its go.sum.
 set -euo pipefail
 mkdir -p "$1/go"
 folder=$(cd "$1/go" && pwd)

@@ -231,11 +231,21 @@ impl Cluster {
 
     /// Starts one of the examples in a node's namespaces.
     pub fn start_on_node(&self, node: &str, example: &str, arguments: &[&str]) -> OnNode {
-        let program = self.example(example);
+        self.start_program_on_node(node, &self.example(example), arguments)
+    }
+
+    /// Starts a program in a node's namespaces.
+    pub fn start_program_on_node(&self, node: &str, program: &str, arguments: &[&str]) -> OnNode {
         let pid = self.pid(node, "supervisor");
         let mut command = Command::new("nsenter");
-        command.args(["--target", pid.as_str(), "--mount", "--net", program.as_str()]).args(arguments);
+        command.args(["--target", pid.as_str(), "--mount", "--net", program]).args(arguments);
         OnNode(command.stdin(Stdio::null()).spawn().expect("the example starts"))
+    }
+
+    /// The path of a program that was built from its Go module.
+    pub fn go_program(&self, name: &str) -> Option<String> {
+        let path = self.images.with_file_name("go").join(name);
+        path.exists().then(|| path.display().to_string())
     }
 
     /// The path of one of the examples.

@@ -66,6 +66,14 @@ fn a_real_cluster_stands() {
 }
 
 #[test]
+fn claims_are_given_devices_of_upstreams_library() {
+    let cluster = Cluster::start(&[]);
+    cluster.load("busybox");
+    claims::of_upstreams_library(&cluster);
+    cluster.stop();
+}
+
+#[test]
 fn the_control_plane_runs_as_static_pods() {
     let cluster = Cluster::start(&["--control-plane", "static-pods", "--service-cidr", static_pods::SERVICES]);
     cluster.load("busybox");
