@@ -24,6 +24,7 @@ pub mod security;
 pub mod start;
 mod sysctls;
 pub mod termination;
+mod volumes;
 pub mod worker;
 
 #[cfg(test)]

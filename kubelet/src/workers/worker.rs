@@ -8,6 +8,7 @@ use super::observed::{Observed, Observer, State};
 use super::plan::{self, Kind, ProbeResults, Step};
 use super::resizing::Resources;
 use super::start::{self, Start};
+use super::volumes::{Mounted, NO_VOLUMES, Volumes};
 use crate::events::{EventType, field_path};
 use crate::images::Wait;
 use crate::metrics;
@@ -28,8 +29,6 @@ use tokio_util::sync::CancellationToken;
 const MAX_ROUNDS: usize = 32;
 /// First and longest wait after a failed round.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
-/// Least time between two refreshes of a pod's volumes.
-const REFRESH: Duration = Duration::from_secs(30);
 
 struct Results<'a> {
     cx: &'a Context,
@@ -79,10 +78,8 @@ pub struct Worker {
     pub(super) published: Option<PodStatus>,
     /// Status that a static pod's mirror pod had when this kubelet first saw it.
     pub(super) told: Option<PodStatus>,
-    /// Volumes that were mounted last, all of the pod's.
-    mounted: Option<Volumes>,
+    mounted: Mounted,
     pub(super) seen: Timestamp,
-    last_refresh: Instant,
     failures: u32,
     pub(super) resources: Resources,
 }
@@ -98,13 +95,12 @@ impl Worker {
             uid,
             crash,
             seen: Timestamp::now(),
-            last_refresh: Instant::now(),
             observer: Observer::default(),
             waiting: HashMap::new(),
             hooks_run: Arc::default(),
             published: None,
             told: None,
-            mounted: None,
+            mounted: Mounted::default(),
             failures: 0,
             resources: Resources::default(),
         }
@@ -269,19 +265,21 @@ impl Worker {
             };
             wake = wake.min(left.unwrap_or(SignedDuration::from_secs(1)));
         }
-        Duration::try_from(wake.max(SignedDuration::from_millis(50))).ok()
+        let wake = Duration::try_from(wake.max(SignedDuration::from_millis(50))).ok()?;
+        Some(self.mounted.retry_in(Instant::now()).map_or(wake, |retry| wake.min(retry)))
     }
 
     async fn refresh(&mut self, pod: &Arc<Pod>, observed: &Observed) {
-        if self.last_refresh.elapsed() < REFRESH {
+        if !self.mounted.is_due(Instant::now()) {
             return;
         }
-        self.last_refresh = Instant::now();
         let ips = observed.active_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
         let (cx, facts) = (Arc::clone(&self.cx), self.cx.facts(pod, &ips));
-        if let Some(Err(error)) = self.watch_start(pod, cx.volumes.refresh(pod, &facts)).await {
+        let failed = self.watch_start(pod, cx.volumes.refresh(pod, &facts)).await.and_then(Result::err);
+        if let Some(error) = &failed {
             tracing::warn!(pod = %pods::describe(pod), %error, "Could not refresh volumes");
         }
+        self.mounted.refreshed(Instant::now(), failed.is_some());
     }
 
     /// Executes steps in order. `Ok(true)`: something happened, look again; `Ok(false)`: everything is in back-off.
@@ -499,22 +497,9 @@ impl Worker {
         if let Err(error) = &result {
             self.cx.events.pod(pod, "", EventType::Warning, error.reason(), &error.to_string());
         }
-        keep_mounted(&mut self.mounted, result).map(Some).ok_or(())
+        self.mounted.keep(Instant::now(), result).map(Some).ok_or(())
     }
 }
-
-/// Remembers what was mounted and returns it when it cannot be mounted anew: the API server may be away, or an object be
-/// gone, and what is mounted serves a container that is started again. Upstream waits for volumes that never were mounted,
-/// and for no others.
-fn keep_mounted<E>(mounted: &mut Option<Volumes>, result: Result<Volumes, E>) -> Option<Volumes> {
-    if let Ok(volumes) = result {
-        *mounted = Some(volumes);
-    }
-    mounted.clone()
-}
-
-type Volumes = std::collections::BTreeMap<String, crate::volumes::MountedVolume>;
-static NO_VOLUMES: Volumes = Volumes::new();
 
 /// Returns the time at which a container ended last.
 fn finished_last(status: &PodStatus, name: &str) -> Option<Timestamp> {
@@ -546,30 +531,4 @@ fn container_to_start<'a>(
     let target = target.as_ref().and_then(|t| t.as_str()).and_then(|t| observed.latest(t));
     let container = part_of_tree(&value).ok()?;
     Some((container, target.filter(|t| t.state == State::Running)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::volumes::MountedVolume;
-
-    #[test]
-    fn what_was_mounted_serves_when_it_cannot_be_mounted_anew() {
-        let volume = |path: &str| {
-            let ready = MountedVolume {
-                host_path: path.into(),
-                read_only: true,
-                selinux_relabel: true,
-                is_file: false,
-                is_block: false,
-            };
-            Volumes::from([("config".to_owned(), ready)])
-        };
-        let mut mounted = None;
-        assert_eq!(keep_mounted(&mut mounted, Err("the API server is away")), None);
-        for (result, expected) in [(Ok(volume("/a")), "/a"), (Err("gone"), "/a"), (Ok(volume("/b")), "/b")] {
-            let kept = keep_mounted(&mut mounted, result).expect("volumes");
-            assert_eq!(kept["config"].host_path, std::path::Path::new(expected));
-        }
-    }
 }
