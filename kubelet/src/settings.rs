@@ -51,8 +51,6 @@ pub struct Settings {
     pub sync_frequency: Duration,
     /// `allowedUnsafeSysctls`.
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// Tolerations may compare numbers.
-    pub tolerations_compare: bool,
     /// Resources of node and containers.
     pub resources: ResourceConfig,
     /// `PreventStaticPodAPIReferences`.
@@ -61,6 +59,10 @@ pub struct Settings {
     pub exclusive: ExclusiveResources,
     /// Everything runs inside a user namespace or without the rights to set kernel tunables.
     pub enable_controller_attach_detach: bool,
+    /// `featureGates`.
+    pub gates: FeatureGates,
+    /// `volumePluginDir`: folder of FlexVolume drivers.
+    pub volume_plugin_dir: PathBuf,
 }
 
 /// Resources of Guaranteed pods that cannot be resized in place, since a static policy has placed them.

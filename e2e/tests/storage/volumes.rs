@@ -219,7 +219,7 @@ impl Storage {
         });
     }
 
-    /// What a snapshot has, and what a claim has, another node can read.
+    /// Restores a snapshot, and copies a claim, on another node.
     fn restore(&self) {
         let of_snapshot = "accessModes: [ReadWriteOnce]\n  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: of-keeper}";
         let of_claim = "accessModes: [ReadWriteOnce]\n  dataSource: {kind: PersistentVolumeClaim, name: data-keeper-0}";

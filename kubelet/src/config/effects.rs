@@ -5,7 +5,7 @@ use shared::config::Settings;
 use shared::flags::FlagSet;
 
 /// Fields without effect here that have one upstream.
-const IDLE: [(&str, &str); 10] = [
+const IDLE: [(&str, &str); 9] = [
     ("enableContentionProfiling", "there is no profile of contention"),
     ("enableSystemLogQuery", "journals are not searched"),
     ("kernelMemcgNotification", "memory is looked at, not notified of"),
@@ -14,7 +14,6 @@ const IDLE: [(&str, &str); 10] = [
     ("qosReserved", "of QOSReserved, which is alpha and off"),
     ("systemCgroups", "processes of the system stay in their cgroups"),
     ("userNamespaces", "pods have no user namespaces"),
-    ("volumePluginDir", "there are no FlexVolumes"),
     ("contentType", "the API is spoken to in JSON"),
 ];
 
@@ -92,7 +91,8 @@ mod tests {
         serverTLSBootstrap shutdownGracePeriod shutdownGracePeriodByPodPriority shutdownGracePeriodCriticalPods
         singleProcessOOMKill staticPodPath staticPodURL staticPodURLHeader syncFrequency
         systemReserved systemReservedCgroup tlsCertFile tlsCipherSuites tlsMinVersion tlsPrivateKeyFile
-        topologyManagerPolicy topologyManagerPolicyOptions topologyManagerScope tracing volumeStatsAggPeriod";
+        topologyManagerPolicy topologyManagerPolicyOptions topologyManagerScope tracing volumePluginDir
+        volumeStatsAggPeriod";
 
     /// Flags without a field that act as upstream's.
     const ACTING_FLAGS: &str = "

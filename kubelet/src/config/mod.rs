@@ -543,13 +543,14 @@ impl Config {
 
     /// Returns the settings that the rooms need.
     pub fn settings(&self) -> Settings {
-        let kubelet = &self.kubelet;
+        let (kubelet, crash) = (&self.kubelet, self.kubelet.crash_loop_back_off.max_container_restart_period.0);
         let size = kubelet.container_log_max_size.parse::<proto::quantity::Quantity>();
-        let crash = kubelet.crash_loop_back_off.max_container_restart_period.0;
         Settings {
             root_dir: self.command_line.root_dir.clone(),
             pod_logs_dir: kubelet.pod_logs_dir.clone().into(),
             container_logs_dir: "/var/log/containers".into(),
+            gates: self.gates.clone(),
+            volume_plugin_dir: kubelet.volume_plugin_dir.clone().into(),
             node_name: self.node_name(),
             hostname: self.hostname(),
             cluster_dns: kubelet.cluster_dns.clone(),
@@ -564,7 +565,6 @@ impl Config {
             max_crash_backoff: jiff::SignedDuration::try_from(crash).unwrap_or(jiff::SignedDuration::from_mins(5)),
             sync_frequency: kubelet.sync_frequency.0,
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
-            tolerations_compare: self.gates.enabled(shared::placement::COMPARES),
             resources: ResourceConfig {
                 kube_reserved: kubelet.kube_reserved.clone(),
                 system_reserved: kubelet.system_reserved.clone(),

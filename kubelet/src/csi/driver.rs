@@ -23,6 +23,8 @@ pub(super) struct Driver {
     pub(super) name: String,
     pub(super) endpoint: PathBuf,
     client: NodeClient<Bounded<Channel>>,
+    /// Calls are for a volume of a plugin of old.
+    pub(super) is_migrated: bool,
 }
 
 fn request<T>(message: T) -> Request<T> {
@@ -46,7 +48,7 @@ impl Driver {
     /// A driver behind a socket, connected when it is first called.
     pub(super) fn new(name: &str, endpoint: &Path) -> Result<Self, String> {
         let client = NodeClient::new(channel(endpoint)?);
-        Ok(Self { name: name.to_owned(), endpoint: endpoint.to_path_buf(), client })
+        Ok(Self { name: name.to_owned(), endpoint: endpoint.to_path_buf(), client, is_migrated: false })
     }
 
     /// Counts a call.
@@ -57,7 +59,7 @@ impl Driver {
     ) -> Result<A, CallError> {
         let begun = Instant::now();
         let outcome = call.await;
-        metrics::csi_call(&self.name, &format!("/csi.v1.Node/{method}"), begun, &outcome);
+        metrics::csi_call((&self.name, self.is_migrated), &format!("/csi.v1.Node/{method}"), begun, &outcome);
         Ok(outcome?.into_inner())
     }
 

@@ -37,6 +37,9 @@ pub(super) struct Record {
     pub(super) attachment: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) volume_lifecycle_mode: String,
+    /// Label that the volume is mounted with.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) se_linux_mount_context: String,
 }
 
 impl Record {
@@ -54,6 +57,11 @@ impl Record {
             volume_lifecycle_mode: volume.lifecycle.as_str().to_owned(),
             ..Self::staged(volume)
         }
+    }
+
+    /// The record of a volume that is mounted with a label.
+    pub(super) fn labelled(self, label: Option<&str>) -> Self {
+        Self { se_linux_mount_context: label.unwrap_or_default().to_owned(), ..self }
     }
 
     pub(super) fn key(&self) -> Key {
@@ -241,11 +249,10 @@ mod tests {
         let expected = json!({"driverName": "d", "volumeHandle": "h", "specVolID": "pv", "nodeName": "node",
             "attachmentID": volume.attachment("node"), "volumeLifecycleMode": "Persistent"});
         assert_eq!(published, expected);
-        // Upstream writes one more name on nodes with SELinux.
-        let mut foreign = expected;
-        foreign["seLinuxMountContext"] = Value::from("c");
-        let read: Record = serde_json::from_value(foreign).expect("read");
-        assert_eq!(read, Record::published(&volume, "node"));
+        let mut labelled = expected;
+        labelled["seLinuxMountContext"] = Value::from("c");
+        let read: Record = serde_json::from_value(labelled).expect("read");
+        assert_eq!(read, Record::published(&volume, "node").labelled(Some("c")));
     }
 
     #[test]

@@ -13,10 +13,13 @@ mod layout;
 mod migration;
 mod node;
 mod operations;
+mod selinux;
+mod teardown;
 mod volume;
 
 pub use drivers::{Drivers, KIND};
 pub(crate) use operations::{Csi, Group, Ready};
+pub(crate) use selinux::Selinux;
 pub use volume::Volume;
 
 /// The interface's messages.

@@ -3,7 +3,8 @@
 use super::attach::Attachments;
 use super::driver::{Capability, Driver};
 use super::drivers::Drivers;
-use super::layout::{self, Key, Layout, Published, Record, Staged};
+use super::layout::{self, Key, Layout, Published, Record};
+use super::selinux::{Selinux, mount_option};
 use super::volume::{self, Lifecycle, SecretName, Volume};
 use super::{CallError, Failure, expansion, v1};
 use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
@@ -11,6 +12,7 @@ use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
 use crate::pods;
+use crate::volumes::metrics::{self, VolumeOperation};
 use crate::volumes::tokens::Tokens;
 use crate::volumes::{Usage, mounts};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -23,6 +25,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Key of what a driver is told of the pod's tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
@@ -36,26 +39,42 @@ pub(crate) struct Group {
     pub(crate) on_root_mismatch: bool,
 }
 
+impl From<Group> for (u32, bool) {
+    fn from(group: Group) -> Self {
+        (group.id, group.on_root_mismatch)
+    }
+}
+
 /// Volumes of CSI drivers on one node.
 pub struct Csi {
-    layout: Layout,
+    pub(super) layout: Layout,
     node: String,
     objects: Arc<dyn ObjectSource>,
-    drivers: Arc<Drivers>,
+    pub(super) drivers: Arc<Drivers>,
     tokens: Arc<Tokens>,
     pub(super) attachments: Attachments,
-    locks: KeyedLocks<Key>,
-    done: Mutex<Done>,
+    pub(super) selinux: Selinux,
+    pub(super) locks: KeyedLocks<Key>,
+    pub(super) done: Mutex<Done>,
 }
 
 /// Work that this process has done and need not do again, and for whom.
 #[derive(Default)]
-struct Done {
-    staged: HashSet<Key>,
+pub(super) struct Done {
+    pub(super) staged: HashSet<Key>,
     /// Uid and name.
-    published: HashSet<(String, String)>,
+    pub(super) published: HashSet<(String, String)>,
+    /// Published volumes that are mounted with a label, by uid and name.
+    labelled: HashSet<(String, String)>,
     /// Pods that have a volume or wait for it, by uid.
-    wanted: HashSet<(String, Key)>,
+    pub(super) wanted: HashSet<(String, Key)>,
+}
+
+impl Done {
+    /// Forgets which volumes of a pod have labels.
+    pub(super) fn forget_labels(&mut self, uid: &str) {
+        self.labelled.retain(|(of, _)| of != uid);
+    }
 }
 
 /// Inputs of the calls for one volume of one pod.
@@ -68,6 +87,8 @@ struct Call<'a> {
     able: BTreeSet<Capability>,
     /// Words of the attacher to the node service.
     context: BTreeMap<String, String>,
+    /// Label to mount it with.
+    label: Option<String>,
 }
 
 impl Call<'_> {
@@ -77,12 +98,18 @@ impl Call<'_> {
 
     fn capability(&self) -> v1::VolumeCapability {
         let group = self.group.filter(|_| self.can(Capability::VolumeMountGroup)).map(|group| group.id);
-        self.volume.capability(&self.able, group)
+        let mut capability = self.volume.capability(&self.able, group);
+        if let (Some(label), Some(v1::volume_capability::AccessType::Mount(mount))) =
+            (&self.label, &mut capability.access_type)
+        {
+            mount.mount_flags.push(mount_option(label));
+        }
+        capability
     }
 }
 
 /// Removes a mount that its driver left, and the folder with its record.
-fn remove_mount(folder: &Path, mount: &Path) -> io::Result<()> {
+pub(super) fn remove_mount(folder: &Path, mount: &Path) -> io::Result<()> {
     mounts::unmount_all(mount)?;
     layout::remove(folder, mount)
 }
@@ -105,8 +132,23 @@ impl Csi {
         let staged = layout.all_staged();
         let staged = staged.iter().map(|found| Attachments::staging(unique(&found.record)));
         let attachments = Attachments::new(is_attached_by_controller, published.chain(staged));
-        let (locks, done) = (KeyedLocks::default(), Mutex::default());
-        Self { layout, node: node.to_owned(), objects, drivers, tokens, attachments, locks, done }
+        let (locks, done, selinux) = (KeyedLocks::default(), Mutex::default(), Selinux::default());
+        Self { layout, node: node.to_owned(), objects, drivers, tokens, attachments, selinux, locks, done }
+    }
+
+    /// Mounts volumes with labels, as this node has them.
+    pub(crate) fn with_selinux(self, selinux: Selinux) -> Self {
+        Self { selinux, ..self }
+    }
+
+    /// Reports whether a published volume is mounted with a label, so that none of its files is to be relabelled.
+    pub(crate) fn is_labelled(&self, uid: &str, name: &str) -> bool {
+        self.done.lock().labelled.contains(&(uid.to_owned(), name.to_owned()))
+    }
+
+    /// Number of volumes on the disk whose record cannot be read.
+    pub(crate) fn unknown(&self) -> usize {
+        self.layout.of_pods().iter().filter(|found| found.record.is_none()).count()
     }
 
     /// Volumes that must not be detached from the node.
@@ -163,7 +205,10 @@ impl Csi {
             return Ok(BTreeMap::new());
         }
         self.attachments.use_by(&volume.unique_name(), uid);
-        self.attachments.wait(&*self.objects, volume, &self.node).await
+        let begun = Instant::now();
+        let attached = self.attachments.wait(&*self.objects, volume, &self.node).await;
+        metrics::ended(&volume.plugin(), VolumeOperation::VerifyAttached, begun, attached.is_err());
+        attached
     }
 
     /// Publishes a volume for a pod, staged first where the driver does so: its path. Once begun it must be awaited.
@@ -192,14 +237,41 @@ impl Csi {
                 return Err(Failure::Publish(text.to_owned()));
             }
         }
-        let call = self.call(pod, volume, group, prepared).await?;
+        let label = self.label(pod, volume, &prepared).await.map_err(Failure::Stage)?;
+        let call = Call { label, ..self.call(pod, volume, group, prepared).await? };
         if volume.is_staged(&call.able) && !self.done.lock().staged.contains(&key) {
             self.stage(&call).await.map_err(Failure::Stage)?;
             self.done.lock().staged.insert(key);
         }
         self.publish_staged(&call, is_again).await.map_err(Failure::Publish)?;
-        self.done.lock().published.insert((uid.to_owned(), volume.name.clone()));
+        let mut done = self.done.lock();
+        if call.label.is_some() {
+            done.labelled.insert((uid.to_owned(), volume.name.clone()));
+        }
+        done.published.insert((uid.to_owned(), volume.name.clone()));
         Ok(self.path(uid, volume))
+    }
+
+    /// The label that a pod's volume is mounted with. One that is staged with another label is unstaged, unless a pod has it.
+    async fn label(&self, pod: &Pod, volume: &Volume, prepared: &Prepared) -> Result<Option<String>, String> {
+        if volume.is_block || !self.selinux.is_on() {
+            return Ok(None);
+        }
+        let label = self.selinux.admit(pod, pods::uid(pod), volume, prepared.object.as_deref())?;
+        let (layout, key) = (self.layout.clone(), volume.key());
+        let staged = blocking(move || Ok(layout.all_staged().into_iter().find(|found| found.record.key() == key)));
+        let wanted = label.as_deref().unwrap_or_default();
+        let Some(staged) = staged.await?.filter(|found| found.record.se_linux_mount_context != wanted) else {
+            return Ok(label);
+        };
+        if !self.users_of(&volume.key()).await?.is_empty() {
+            let unique = volume.unique_name();
+            return Err(format!(
+                "waiting for unmount of volume {unique:?}, because it is already mounted to a different pod with a \
+                 different SELinux label"
+            ));
+        }
+        self.unstage(&staged).await.map(|()| label)
     }
 
     async fn call<'a>(
@@ -209,7 +281,7 @@ impl Csi {
         group: Option<Group>,
         Prepared { object, context }: Prepared,
     ) -> Result<Call<'a>, Failure> {
-        let driver = self.drivers.get(&volume.driver).map_err(|error| match volume.lifecycle {
+        let mut driver = self.drivers.get(&volume.driver).map_err(|error| match volume.lifecycle {
             Lifecycle::Persistent => Failure::Stage(format!(
                 "kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: {error}"
             )),
@@ -217,12 +289,13 @@ impl Csi {
                 Failure::Publish(format!("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: {error}"))
             }
         })?;
+        driver.is_migrated = volume.is_migrated;
         let able = driver.capabilities().await.map_err(|error| Failure::Publish(error.to_string()))?;
-        Ok(Call { volume, pod, group, driver, object, able, context })
+        Ok(Call { volume, pod, group, driver, object, able, context, label: None })
     }
 
     /// Volumes of pods on the disk that are the same one.
-    async fn users_of(&self, key: &Key) -> Result<Vec<Published>, String> {
+    pub(super) async fn users_of(&self, key: &Key) -> Result<Vec<Published>, String> {
         let (layout, key) = (self.layout.clone(), key.clone());
         let is_same = move |found: &Published| found.record.as_ref().is_some_and(|record| record.key() == key);
         blocking(move || Ok(layout.of_pods().into_iter().filter(is_same).collect())).await
@@ -266,7 +339,7 @@ impl Csi {
         let folder = self.layout.staged(&volume.driver, &volume.handle, &volume.name, volume.is_block);
         let record = match volume.is_block {
             true => Record::published(volume, &self.node),
-            false => Record::staged(volume),
+            false => Record::staged(volume).labelled(call.label.as_deref()),
         };
         self.attachments.stage(&volume.unique_name());
         let target = staging.clone();
@@ -308,7 +381,7 @@ impl Csi {
         let folder = self.layout.published(uid, &volume.name, volume.is_block);
         let target = PathBuf::from(&request.target_path);
         let link = volume.is_block.then(|| self.layout.pod_device(uid, &volume.name));
-        let record = Record::published(volume, &self.node);
+        let record = Record::published(volume, &self.node).labelled(call.label.as_deref());
         let (record_folder, published) = (folder.clone(), target.clone());
         let is_new = blocking(move || {
             let is_new = !record_folder.exists();
@@ -337,7 +410,13 @@ impl Csi {
     }
 
     /// Removes the files of a volume that is not published.
-    async fn forget_published(&self, uid: &str, name: &str, is_block: bool, target: PathBuf) -> Result<(), String> {
+    pub(super) async fn forget_published(
+        &self,
+        uid: &str,
+        name: &str,
+        is_block: bool,
+        target: PathBuf,
+    ) -> Result<(), String> {
         let (folder, link) = (self.layout.published(uid, name, is_block), self.layout.pod_device(uid, name));
         let remove = move || {
             if !is_block {
@@ -380,14 +459,16 @@ impl Csi {
         if !volume::gives_to_group(call.volume, call.object.as_deref()) {
             return Ok(());
         }
-        let handle = call.volume.handle.clone();
+        let (handle, begun) = (call.volume.handle.clone(), Instant::now());
         let given = MOUNTING.run(move || {
             if group.on_root_mismatch && mounts::is_of_group(&target, group.id)? {
                 return Ok(());
             }
             mounts::give_to_group(&target, group.id, false)
         });
-        given.await.map_err(|error| format!("applyFSGroup failed for vol {handle}: {error}"))
+        let given = given.await;
+        metrics::ended(&call.volume.plugin(), VolumeOperation::GiveToGroup, begun, given.is_err());
+        given.map_err(|error| format!("applyFSGroup failed for vol {handle}: {error}"))
     }
 
     /// Waits until a volume of a running pod can be published again: for an earlier kubelet's pod, whose volumes this one has
@@ -430,7 +511,10 @@ impl Csi {
             secrets,
         };
         let claim = self.tell(claim, expansion::begun(claim)).await.map_err(failed)?;
-        match call.driver.expand(request).await {
+        let begun = Instant::now();
+        let grown = call.driver.expand(request).await;
+        metrics::ended(&volume.plugin(), VolumeOperation::Grow, begun, grown.is_err());
+        match grown {
             Ok(_) => {
                 let size = volume.capacity.clone().unwrap_or_default();
                 self.tell(&claim, expansion::finished(&claim, &size)).await.map(drop).map_err(failed)
@@ -473,103 +557,6 @@ impl Csi {
         let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
         let patched = self.objects.patch_claim_status(namespace.unwrap_or_default(), name.unwrap_or_default(), &patch);
         patched.await.map_err(|error| format!("error updating PVC status: {error}"))
-    }
-
-    /// Unpublishes every volume of a pod, and unstages those that no other pod has.
-    ///
-    /// # Errors
-    /// A driver is away, or failed; what is left is on the disk, and is tried again by the next call.
-    pub(crate) async fn unpublish(&self, uid: &str) -> Result<(), String> {
-        let (layout, of) = (self.layout.clone(), uid.to_owned());
-        let mut unused = self.want_nothing(uid);
-        let mut outcome = Ok(());
-        for found in blocking(move || Ok(layout.of_pod(&of))).await? {
-            let (name, key) = (found.name.clone(), found.record.as_ref().map(Record::key));
-            let undone = self.unpublish_one(found).await;
-            unused.extend(key);
-            if let Err(error) = undone {
-                outcome = outcome.and(Err(format!("UnmountVolume.TearDown failed for volume {name:?} : {error}")));
-            }
-        }
-        if outcome.is_ok() {
-            self.attachments.forget(uid);
-        }
-        // What cannot be unstaged now is left to the sweep: the pod has nothing of it any more.
-        self.unstage_all(|record| unused.contains(&record.key())).await;
-        outcome
-    }
-
-    /// Forgets what a pod wants, and returns it.
-    fn want_nothing(&self, uid: &str) -> HashSet<Key> {
-        let mut done = self.done.lock();
-        let (own, others) = std::mem::take(&mut done.wanted).into_iter().partition(|(wanting, _)| wanting == uid);
-        done.wanted = others;
-        let own: HashSet<(String, Key)> = own;
-        own.into_iter().map(|(_, key)| key).collect()
-    }
-
-    async fn unpublish_one(&self, found: Published) -> Result<(), String> {
-        let Published { uid, name, is_block, record } = found;
-        let target = self.layout.target(&uid, &name, is_block);
-        let Some(record) = record else {
-            // A kubelet died before it asked the driver for anything.
-            return self.forget_published(&uid, &name, is_block, target).await;
-        };
-        let _guard = self.locks.lock(&record.key()).await;
-        let unknown = |error| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: {error}");
-        let driver = self.drivers.get(&record.driver_name).map_err(unknown)?;
-        self.done.lock().published.remove(&(uid.clone(), name.clone()));
-        driver.unpublish(&record.volume_handle, &target).await.map_err(|error| error.to_string())?;
-        self.forget_published(&uid, &name, is_block, target).await
-    }
-
-    /// Unstages a volume that no pod has, and that the caller has locked.
-    async fn unstage_unused(&self, found: &Staged) -> Result<(), String> {
-        let Staged { record, name, is_block } = found;
-        let key = record.key();
-        let is_wanted = self.done.lock().wanted.iter().any(|(_, wanted)| *wanted == key);
-        if is_wanted || !self.users_of(&key).await?.is_empty() {
-            return Ok(());
-        }
-        let (driver, handle) = (&record.driver_name, &record.volume_handle);
-        let folder = self.layout.staged(driver, handle, name, *is_block);
-        let staging = self.layout.staging(driver, handle, name, *is_block);
-        self.done.lock().staged.remove(&key);
-        if folder.exists() {
-            let unknown =
-                |error| format!("kubernetes.io/csi: attacher.UnmountDevice failed to get CSI client: {error}");
-            let driver = self.drivers.get(driver).map_err(unknown)?;
-            let able = driver.capabilities().await.map_err(|error| error.to_string())?;
-            if able.contains(&Capability::StageUnstageVolume) {
-                driver.unstage(handle, &staging).await.map_err(|error| error.to_string())?;
-            }
-            let name = is_block.then(|| name.clone());
-            let layout = self.layout.clone();
-            let remove = move || {
-                remove_mount(&folder, &staging)?;
-                name.map_or(Ok(()), |name| layout.remove_device(&name))
-            };
-            UNMOUNTING.run(remove).await?;
-        }
-        self.attachments.unstage(&volume::unique_name(&key.0, &key.1));
-        Ok(())
-    }
-
-    /// Unstages what no pod has: the node died, or a driver failed.
-    pub(crate) async fn sweep(&self) {
-        self.unstage_all(|_| true).await;
-    }
-
-    async fn unstage_all(&self, is_meant: impl Fn(&Record) -> bool) {
-        let layout = self.layout.clone();
-        let Ok(staged) = blocking(move || Ok(layout.all_staged())).await else { return };
-        for found in staged.into_iter().filter(|found| is_meant(&found.record)) {
-            let key = found.record.key();
-            let _guard = self.locks.lock(&key).await;
-            if let Err(error) = self.unstage_unused(&found).await {
-                tracing::warn!(driver = key.0, handle = key.1, error, "UnmountDevice failed");
-            }
-        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::driver::Capability;
 use super::v1;
 use super::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use crate::pods;
+use crate::volumes::metrics::Plugin;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, SecretReference, Volume as PodVolume};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use sha2::{Digest as _, Sha256};
@@ -61,6 +62,10 @@ pub struct Volume {
     pub(super) expand_secret: Option<SecretName>,
     /// Size that it shall have.
     pub(super) capacity: Option<String>,
+    /// Made for a plugin of old.
+    pub(crate) is_migrated: bool,
+    /// Name of the volume in the pod that uses it.
+    pub(super) used_as: String,
 }
 
 fn secret(reference: Option<&SecretReference>) -> Option<SecretName> {
@@ -96,6 +101,8 @@ impl Volume {
             publish_secret: secret(source.node_publish_secret_ref.as_ref()),
             expand_secret: secret(source.node_expand_secret_ref.as_ref()),
             capacity: capacity.map(|size| size.0.clone()),
+            is_migrated: false,
+            used_as: String::new(),
         })
     }
 
@@ -119,7 +126,29 @@ impl Volume {
             publish_secret: publish_secret.map(|secret| SecretName { namespace, name: secret.name.clone() }),
             expand_secret: None,
             capacity: None,
+            is_migrated: false,
+            used_as: volume.name.clone(),
         })
+    }
+
+    /// Names the volume as a pod does.
+    pub(crate) fn used_as(self, name: &str) -> Self {
+        Self { used_as: name.to_owned(), ..self }
+    }
+
+    /// Reports whether it outlives the pod.
+    pub(super) fn is_persistent(&self) -> bool {
+        self.lifecycle == Lifecycle::Persistent
+    }
+
+    /// Marks the volume as made for a plugin of old, or not.
+    pub(crate) fn migrated(self, is_migrated: bool) -> Self {
+        Self { is_migrated, ..self }
+    }
+
+    /// The plugin as metrics name it.
+    pub(crate) fn plugin(&self) -> Plugin {
+        Plugin::driver(&self.driver, self.is_migrated)
     }
 
     /// Identity among all drivers' volumes.

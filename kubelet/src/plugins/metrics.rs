@@ -15,12 +15,20 @@ fn code<T>(outcome: &Result<T, tonic::Status>) -> &'static str {
     shared::grpc::name(outcome.as_ref().err().map_or(tonic::Code::Ok, tonic::Status::code))
 }
 
-/// Counts a call of a CSI driver: `method` is `/csi.v1.Node/NodeStageVolume` and the like.
-pub fn csi_call<T>(driver: &str, method: &str, begun: Instant, outcome: &Result<T, tonic::Status>) {
+/// Counts a call of a CSI driver, for a volume of a plugin of old or not: `method` is `/csi.v1.Node/NodeStageVolume` and the
+/// like.
+pub fn csi_call<T>(
+    (driver, is_migrated): (&str, bool),
+    method: &str,
+    begun: Instant,
+    outcome: &Result<T, tonic::Status>,
+) {
     let help = "[ALPHA] Duration of calls of CSI drivers in seconds, by driver, method and code";
     let labels = ["driver_name", "method_name", "grpc_status_code", "migrated"];
     let calls = histogram("csi_operations_seconds", help, &labels, CSI_BUCKETS.to_vec());
-    calls.with_label_values(&[driver, method, code(outcome), "false"]).observe(begun.elapsed().as_secs_f64());
+    calls
+        .with_label_values(&[driver, method, code(outcome), &is_migrated.to_string()])
+        .observe(begun.elapsed().as_secs_f64());
 }
 
 /// Counts a call of a driver of dynamic resources.
@@ -85,9 +93,9 @@ mod tests {
 
     #[test]
     fn calls_are_counted_by_their_code() {
-        csi_call("metrics.test", "/csi.v1.Node/NodeStageVolume", Instant::now(), &Ok(()));
+        csi_call(("metrics.test", false), "/csi.v1.Node/NodeStageVolume", Instant::now(), &Ok(()));
         let failed: Result<(), _> = Err(tonic::Status::unavailable("away"));
-        csi_call("metrics.test", "/csi.v1.Node/NodeStageVolume", Instant::now(), &failed);
+        csi_call(("metrics.test", false), "/csi.v1.Node/NodeStageVolume", Instant::now(), &failed);
         claims::<(), ()>("PrepareResources", Instant::now(), &Err(()));
         pod_resources("get", &failed);
         let text = shared::metrics::gather();

@@ -1,6 +1,8 @@
 //! Persistent volumes: which one a pod's claim stands for, and what is behind it.
 
 use super::disks::{Chap, Disk, DiskTarget, FcTarget, IscsiTarget, of_persistent};
+use super::flex::FlexVolume;
+use super::metrics::Plugin;
 use crate::csi;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -26,6 +28,20 @@ pub(super) struct Claimed {
     pub(super) affinity: Option<VolumeNodeAffinity>,
 }
 
+impl Claimed {
+    /// The plugin as metrics name it.
+    pub(super) fn plugin(&self) -> Plugin {
+        match &self.source {
+            Source::Path(_) => Plugin::own("host-path"),
+            Source::Local(_) | Source::Device(_) => Plugin::own("local-volume"),
+            Source::Nfs(_) => Plugin::own("nfs"),
+            Source::Disk(disk) => Plugin::own(disk.target.plugin()),
+            Source::Flex(volume) => Plugin::flex(&volume.driver),
+            Source::Csi(volume) => volume.plugin(),
+        }
+    }
+}
+
 /// Sources of persistent volumes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Source {
@@ -39,6 +55,8 @@ pub(super) enum Source {
     Device(PathBuf),
     /// A disk that the node reaches over a network.
     Disk(Box<Disk>),
+    /// A volume of a driver that is a program.
+    Flex(Box<FlexVolume>),
     /// A driver's volume.
     Csi(Box<csi::Volume>),
 }
@@ -63,7 +81,10 @@ pub(super) async fn resolve(
     let persistent = objects.persistent_volume(&name).await;
     let persistent = persistent.map_err(|e| format!("failed to fetch PV {name} from API server: {e}"))?;
     use_of.check(&volume.name, persistent.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()))?;
-    let source = source(&persistent, &found, read_only)?;
+    let source = match source(&persistent, &found, read_only)? {
+        Source::Csi(driver) => Source::Csi(Box::new(driver.used_as(&volume.name))),
+        other => other,
+    };
     let spec = persistent.spec.as_ref();
     let options = spec.and_then(|spec| spec.mount_options.clone()).unwrap_or_default();
     // The nodes of a volume of old are those that its driver labels.
@@ -146,18 +167,17 @@ fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, read_onl
     let persistent = migrated.as_ref().unwrap_or(persistent);
     let spec = persistent.spec.as_ref().unwrap_or(spec);
     if let Some(volume) = csi::Volume::persistent(persistent, read_only) {
-        return Ok(Source::Csi(Box::new(volume)));
+        return Ok(Source::Csi(Box::new(volume.migrated(migrated.is_some()))));
     }
     let is_block = spec.volume_mode.as_deref() == Some("Block");
     if let Some(nfs) = spec.nfs.as_ref().filter(|_| !is_block) {
         return Ok(Source::Nfs(nfs.clone()));
     }
     if let Some(disk) = disk(persistent, read_only)? {
-        return if is_block {
-            Err(format!("block volumes of {} are not supported by this kubelet", disk.target.plugin()))
-        } else {
-            Ok(Source::Disk(Box::new(disk)))
-        };
+        return Ok(Source::Disk(Box::new(Disk { is_block, ..disk })));
+    }
+    if let Some(flex) = spec.flex_volume.as_ref().filter(|_| !is_block) {
+        return Ok(Source::Flex(Box::new(FlexVolume::persistent(pv, flex, read_only))));
     }
     match (&spec.host_path, &spec.local) {
         (None, Some(local)) if is_block => Ok(Source::Device(local.path.clone().into())),
@@ -176,11 +196,11 @@ fn disk(persistent: &PersistentVolume, read_only: bool) -> Result<Option<Disk>, 
         let (source, chap) = of_persistent(source);
         let target = DiskTarget::Iscsi(Box::new((IscsiTarget::new(name, &source), chap)));
         let kind = source.fs_type.unwrap_or_default();
-        return Ok(Some(Disk { target, kind, read_only, options }));
+        return Ok(Some(Disk { target, kind, read_only, options, is_block: false }));
     }
     let Some(source) = &spec.fc else { return Ok(None) };
     let kind = source.fs_type.clone().unwrap_or_default();
-    Ok(Some(Disk { target: DiskTarget::Fc(FcTarget::new(source)?), kind, read_only, options }))
+    Ok(Some(Disk { target: DiskTarget::Fc(FcTarget::new(source)?), kind, read_only, options, is_block: false }))
 }
 
 /// The disk of a pod's volume, if it is one.
@@ -190,6 +210,7 @@ pub(super) fn inline_disk(volume: &Volume) -> Result<Option<Disk>, String> {
         kind: kind.clone().unwrap_or_default(),
         read_only: read_only.unwrap_or(false),
         options: Vec::new(),
+        is_block: false,
     };
     if let Some(source) = &volume.iscsi {
         let target = DiskTarget::Iscsi(Box::new((IscsiTarget::new(&volume.name, source), Chap::from(source))));
@@ -263,9 +284,11 @@ mod tests {
         assert!(matches!(&found, Ok(Source::Disk(disk)) if disk.read_only), "{found:?}");
         let mut block = pv("c", "iscsi", disk);
         block.spec.as_mut().expect("spec").volume_mode = Some("Block".to_owned());
-        let text = "block volumes of iscsi are not supported by this kubelet";
-        assert_eq!(source(&block, &claim(json!({})), false), Err(text.to_owned()));
-        let none = pv("c", "flexVolume", json!({"driver": "d"}));
+        let found = source(&block, &claim(json!({})), false);
+        assert!(matches!(&found, Ok(Source::Disk(disk)) if disk.is_block), "{found:?}");
+        let flex = source(&pv("c", "flexVolume", json!({"driver": "d"})), &claim(json!({})), true);
+        assert!(matches!(&flex, Ok(Source::Flex(flex)) if flex.read_only), "{flex:?}");
+        let none = pv("c", "glusterfs", json!({"endpoints": "e", "path": "p"}));
         assert_eq!(path(none), Err("no volume plugin matched for PV pv".to_owned()));
         let mut device = pv("c", "local", json!({"path": "/dev/x"}));
         device.spec.as_mut().expect("spec").volume_mode = Some("Block".to_owned());

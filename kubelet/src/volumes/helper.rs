@@ -1,6 +1,7 @@
 //! File systems that the distribution's `mount` and its helpers mount, called as upstream calls them: NFS, and binds with
 //! options.
 
+use super::metrics::{self, Plugin, VolumeOperation};
 use super::mounts;
 use crate::blocking::MOUNTING;
 use crate::files::make_private;
@@ -13,13 +14,29 @@ use std::net::Ipv6Addr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::process::Command;
 
 /// The program.
 pub(super) const MOUNT: &str = "mount";
 /// Longest time of a mount: a server may be away for ever.
 const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Gives what is mounted on a folder to a group, unless its root is the group's and that is enough.
+pub(super) async fn give(
+    plugin: &Plugin,
+    folder: PathBuf,
+    (group, on_root_mismatch): (u32, bool),
+) -> Result<(), String> {
+    let begun = Instant::now();
+    let given = MOUNTING.run(move || {
+        let is_done = on_root_mismatch && mounts::is_of_group(&folder, group)?;
+        if is_done { Ok(()) } else { mounts::give_to_group(&folder, group, false) }
+    });
+    let given = given.await;
+    metrics::ended(plugin, VolumeOperation::GiveToGroup, begun, given.is_err());
+    given
+}
 
 /// A file system to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]

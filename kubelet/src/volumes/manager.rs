@@ -1,12 +1,14 @@
 //! The volume manager: one lock for each pod, and the doors of the others to its volumes.
 
 use super::disks::Disks;
+use super::flex::Flex;
+use super::metrics::{self, VolumeOperation, Worlds};
 use super::setup::Inner;
 use super::tokens::Tokens;
 use super::usage::VolumeUsage;
 use super::{MountedVolume, VolumeError, Volumes, mounts};
 use crate::blocking::{MOUNTING, REMOVAL, UNMOUNTING};
-use crate::csi::{Csi, Drivers};
+use crate::csi::{Csi, Drivers, Selinux};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -49,10 +51,15 @@ impl Manager {
         let place = (settings.root_dir.as_path(), settings.node_name.as_str());
         let by_controller = settings.enable_controller_attach_detach;
         let csi = Csi::new(place, by_controller, Arc::clone(&objects), drivers, Arc::clone(&tokens));
+        let csi = csi.with_selinux(Selinux::of_node(Path::new("/"), &settings.gates));
         let (claims, usage) = (Mutex::default(), Mutex::default());
         let (pods, node) = (settings.root_dir.join("pods"), ArcSwapOption::empty());
         let (disks, names) = (Disks::new(&settings.root_dir), Mutex::default());
-        let inner = Arc::new(Inner { pods, objects, tokens, csi, disks, claims, names, usage, node });
+        let flex = Flex::new(place, &settings.volume_plugin_dir, by_controller);
+        flex.in_use().iter().for_each(|unique| csi.hold(unique));
+        metrics::reconstructed(&pods, csi.unknown());
+        let worlds = Worlds::default();
+        let inner = Arc::new(Inner { pods, objects, tokens, csi, disks, flex, claims, names, usage, worlds, node });
         Self { inner, locks: Mutex::default() }
     }
 
@@ -139,19 +146,29 @@ impl Volumes for Manager {
         }
         let lock = self.lock(pod_uid);
         lock.gone.cancel();
+        inner.worlds.want_nothing(pod_uid);
         let _alone = lock.busy.write().await;
+        let begun = Instant::now();
         // Sub-paths keep the volumes busy that they are in.
         let sub_paths = inner.sub_paths(pod_uid);
         let bound = sub_paths.clone();
         let unmounted = inner.on_files(&UNMOUNTING, &sub_paths, move || mounts::unmount_all(&bound)).await;
         unmounted.map_err(VolumeError::TearDown)?;
         inner.csi.unpublish(pod_uid).await.map_err(VolumeError::TearDown)?;
+        inner.flex.unmount(pod_uid).await.map_err(VolumeError::TearDown)?;
         let own = folder.clone();
         let unmounted = inner.on_files(&UNMOUNTING, &folder, move || unmount_whole(&own)).await;
         unmounted.map_err(VolumeError::TearDown)?;
-        REMOVAL.run(move || trees::remove(&folder)).await.map_err(VolumeError::TearDown)?;
+        let taken = REMOVAL.run(move || trees::remove(&folder)).await;
+        // Drivers' volumes have been counted one by one.
+        for plugin in inner.worlds.of(pod_uid).iter().filter(|plugin| !plugin.is_driver()) {
+            metrics::ended(plugin, VolumeOperation::Unmount, begun, taken.is_err());
+        }
+        taken.map_err(VolumeError::TearDown)?;
+        inner.worlds.lose(pod_uid);
         // A disk that cannot be taken from the node now is left to the sweep: the pod has nothing of it any more.
         inner.disks.release(pod_uid).await.iter().for_each(|unique| inner.csi.let_go(unique));
+        inner.flex.release(pod_uid).await.iter().for_each(|unique| inner.csi.let_go(unique));
         self.locks.lock().remove(pod_uid);
         inner.usage.lock().forget(pod_uid);
         inner.claims.lock().retain(|(uid, _), _| uid != pod_uid);
@@ -191,6 +208,7 @@ impl Volumes for Manager {
     async fn sweep(&self) {
         self.inner.csi.sweep().await;
         self.inner.disks.sweep().await.iter().for_each(|unique| self.inner.csi.let_go(unique));
+        self.inner.flex.sweep().await.iter().for_each(|unique| self.inner.csi.let_go(unique));
     }
 
     fn pods_on_disk(&self) -> Vec<String> {

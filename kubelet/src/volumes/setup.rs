@@ -4,7 +4,9 @@ use super::claims::{self, Claimed, Source, Use};
 use super::content::{Context, payload};
 use super::disks::{Disk, DiskTarget, Disks};
 use super::empty_dir::{empty_dir, make_folder, memory_size};
-use super::helper::{self, Request};
+use super::flex::{Flex, FlexVolume};
+use super::helper::{self, Request, give};
+use super::metrics::{self, Plugin, VolumeOperation, Worlds};
 use super::tokens::Tokens;
 use super::usage::{Known, Usage, VolumeUsage};
 use super::{MountedVolume, VolumeError, hostpath, mounts, writer};
@@ -24,6 +26,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// State and sources that volumes are made with.
@@ -33,17 +36,19 @@ pub(super) struct Inner {
     pub(super) tokens: Arc<Tokens>,
     pub(super) csi: Csi,
     pub(super) disks: Disks,
+    pub(super) flex: Flex,
     /// Claims of pods as they were last made ready, by uid and volume.
     pub(super) claims: Mutex<HashMap<(String, String), (String, Source)>>,
     /// Names of the persistent volumes of those claims.
     pub(super) names: Mutex<HashMap<(String, String), String>>,
     pub(super) usage: Mutex<Known>,
+    pub(super) worlds: Worlds,
     /// The node as the API server has it.
     pub(super) node: ArcSwapOption<Node>,
 }
 
 /// Steps of making volumes ready, as upstream's events name them.
-const SET_UP: &str = "MountVolume.SetUp";
+pub(super) const SET_UP: &str = "MountVolume.SetUp";
 
 fn failed_step(failure: &Failure, is_block: bool) -> (&'static str, String) {
     let (step, error) = match failure {
@@ -74,8 +79,35 @@ impl Inner {
         volume: &Volume,
         gone: &CancellationToken,
     ) -> Result<Option<MountedVolume>, VolumeError> {
+        let claimed = self.claimed(pod, volume).await?;
+        let plugin = match &claimed {
+            Some(claimed) => claimed.plugin(),
+            None => Plugin::of_volume(volume, driver_volume(pod, volume)?.map(|inline| inline.plugin())),
+        };
+        let (uid, is_used) = (pods::uid(pod), !Use::of(pod, &volume.name).is_none());
+        if is_used {
+            self.worlds.want(uid, &volume.name, &plugin);
+        }
+        let begun = Instant::now();
+        let made = self.make(pod, facts, (volume, claimed), gone).await;
+        let is_block = matches!(&made, Ok(Some(MountedVolume { is_block: true, .. })));
+        let is_new = is_used && made.is_ok() && self.worlds.have(uid, &volume.name, &plugin);
+        if made.is_err() || is_new || has_content(volume) {
+            let operation = if is_block { VolumeOperation::Map } else { VolumeOperation::Mount };
+            metrics::ended(&plugin, operation, begun, made.is_err());
+        }
+        made
+    }
+
+    async fn make(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        (volume, claimed): (&Volume, Option<Claimed>),
+        gone: &CancellationToken,
+    ) -> Result<Option<MountedVolume>, VolumeError> {
         let set_up = |name: &str, message| VolumeError::SetUp { step: SET_UP, volume: name.to_owned(), message };
-        let Some(claimed) = self.claimed(pod, volume).await? else {
+        let Some(claimed) = claimed else {
             // The runtime mounts images itself.
             let is_drivers = volume.csi.is_some() || shared::csi::plugin_of(volume).is_some();
             if volume.image.is_some() || (is_drivers && Use::of(pod, &volume.name).is_none()) {
@@ -87,6 +119,9 @@ impl Inner {
             let disk = claims::inline_disk(volume).map_err(|message| set_up(&volume.name, message))?;
             if let Some(disk) = disk {
                 return self.mount_disk((pod, &volume.name), disk, gone).await.map(Some);
+            }
+            if let Some(source) = &volume.flex_volume {
+                return self.mount_flex(pod, &FlexVolume::inline(&volume.name, source), gone).await.map(Some);
             }
             let ready = self.set_up(pod, facts, volume).await;
             return ready.map(Some).map_err(|message| set_up(&volume.name, message));
@@ -111,6 +146,7 @@ impl Inner {
                 let at = (pod, claimed.name.as_str());
                 self.mount_disk(at, *disk, gone).await?
             }
+            Source::Flex(volume) => self.mount_flex(pod, &volume, gone).await?,
             Source::Nfs(source) => {
                 let request = Request::nfs(&source, claimed.read_only, &claimed.options);
                 let mounted = self.help(pod, "nfs", &claimed.name, &request).await;
@@ -170,7 +206,8 @@ impl Inner {
         gone: &CancellationToken,
     ) -> Result<MountedVolume, VolumeError> {
         let failed = |step, message| VolumeError::SetUp { step, volume: name.to_owned(), message };
-        let attaching = |message| failed("MountVolume.WaitForAttach", message);
+        let step = if disk.is_block { "MapVolume.WaitForAttach" } else { "MountVolume.WaitForAttach" };
+        let attaching = |message| failed(step, message);
         let (unique, uid) = (disk.target.unique_name(), pods::uid(pod));
         tokio::select! {
             attached = self.csi.wait_for_controller(uid, &unique) => attached.map_err(attaching)?,
@@ -178,15 +215,17 @@ impl Inner {
         }
         self.authenticate(pod, &mut disk).await.map_err(attaching)?;
         self.csi.hold(&unique);
+        if disk.is_block {
+            let link =
+                self.pods.join(uid).join(format!("volumeDevices/kubernetes.io~{}", disk.target.plugin())).join(name);
+            let mapped = self.disks.map(uid, &disk, &link).await.map_err(|(step, message)| failed(step, message));
+            return mapped.map(|()| MountedVolume { is_file: true, is_block: true, ..ready(link, disk.read_only) });
+        }
         let at = self.folder(pod, disk.target.plugin(), name);
         let is_new = self.disks.mount(uid, &disk, &at).await.map_err(|(step, message)| failed(step, message))?;
         if let Some(group) = driver_group(pod).filter(|_| is_new && !disk.read_only) {
-            let folder = at.clone();
-            let given = MOUNTING.run(move || {
-                let is_done = group.on_root_mismatch && mounts::is_of_group(&folder, group.id)?;
-                if is_done { Ok(()) } else { mounts::give_to_group(&folder, group.id, false) }
-            });
-            given.await.map_err(|message| failed(SET_UP, message))?;
+            let given = give(&Plugin::own(disk.target.plugin()), at.clone(), group.into()).await;
+            given.map_err(|message| failed(SET_UP, message))?;
         }
         Ok(ready(at, disk.read_only))
     }
@@ -223,15 +262,14 @@ impl Inner {
         let suffix = Path::new(&format!("kubernetes.io~{PLUGIN}")).join(name);
         let own_suffix = Path::new(pods::uid(pod)).join("volumes").join(&suffix);
         let pods = self.pods.clone();
-        let give = move || {
+        let others = move || {
             let others =
                 mounts::below(&pods)?.into_iter().filter(|at| at.ends_with(&suffix) && !at.ends_with(&own_suffix));
-            if others.count() > 0 || (group.on_root_mismatch && mounts::is_of_group(&own, group.id)?) {
-                return Ok(());
-            }
-            mounts::give_to_group(&own, group.id, false)
+            Ok(others.count())
         };
-        MOUNTING.run(give).await?;
+        if MOUNTING.run(others).await? == 0 {
+            give(&Plugin::own(PLUGIN), own, group.into()).await?;
+        }
         Ok(mounted)
     }
 
@@ -273,11 +311,17 @@ impl Inner {
             Some(Source::Local(path)) => read(&STATISTICS, Usage::of_file_system, path).await,
             // To ask a server that is away may take for ever.
             Some(Source::Path(_) | Source::Device(_) | Source::Nfs(_)) => None,
+            Some(Source::Disk(disk)) if disk.is_block => None,
             Some(Source::Disk(disk)) => {
                 let name = self.names.lock().get(&(pods::uid(pod).to_owned(), volume.name.clone())).cloned()?;
                 read(&STATISTICS, Usage::of_file_system, self.folder(pod, disk.target.plugin(), &name)).await
             }
+            Some(Source::Flex(flex)) => self.flex_usage(pod, &flex).await,
             None if is_own => read(&WALKS, Usage::of_folder, folder).await,
+            None if volume.flex_volume.is_some() => {
+                let flex = FlexVolume::inline(&volume.name, volume.flex_volume.as_ref()?);
+                self.flex_usage(pod, &flex).await
+            }
             None => self.csi.usage(pods::uid(pod), &driver_volume(pod, volume).ok()??).await,
         }
     }
@@ -292,7 +336,8 @@ impl Inner {
         let published = self.publish_when(self.csi.prepare(pod, volume), pod, volume, gone).await;
         let host_path = published.map_err(|failure| driver_error(&failure, volume))?;
         let (read_only, is_block) = (volume.is_read_only(), volume.is_block);
-        Ok(MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false, is_block })
+        let selinux_relabel = !self.csi.is_labelled(pods::uid(pod), &volume.name);
+        Ok(MountedVolume { host_path, read_only, selinux_relabel, is_file: false, is_block })
     }
 
     /// Publishes a volume once it is ready. The wait is given up when the pod goes, and the calls never are.
@@ -415,7 +460,7 @@ impl Inner {
     }
 }
 
-fn ready(host_path: PathBuf, read_only: bool) -> MountedVolume {
+pub(super) fn ready(host_path: PathBuf, read_only: bool) -> MountedVolume {
     MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false, is_block: false }
 }
 
@@ -442,7 +487,8 @@ fn driver_volume(pod: &Pod, volume: &Volume) -> Result<Option<csi::Volume>, Volu
     }
     let migrated = csi::migrated_inline(volume, pods::namespace(pod));
     let migrated = migrated.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })?;
-    Ok(migrated.and_then(|volume| csi::Volume::persistent(&volume, false)))
+    let volume = migrated.and_then(|volume| csi::Volume::persistent(&volume, false));
+    Ok(volume.map(|volume| volume.migrated(true)))
 }
 
 fn driver_error(failure: &Failure, volume: &csi::Volume) -> VolumeError {
@@ -451,7 +497,7 @@ fn driver_error(failure: &Failure, volume: &csi::Volume) -> VolumeError {
 }
 
 /// The group that drivers' volumes are given to.
-fn driver_group(pod: &Pod) -> Option<Group> {
+pub(super) fn driver_group(pod: &Pod) -> Option<Group> {
     let policy = pod.spec.as_ref()?.security_context.as_ref()?.fs_group_change_policy.as_deref();
     Some(Group { id: fs_group(pod)?, on_root_mismatch: policy == Some("OnRootMismatch") })
 }

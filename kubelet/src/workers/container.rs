@@ -241,6 +241,8 @@ pub mod tests {
             root_dir: "/nonexistent/kubelet".into(),
             pod_logs_dir: "/nonexistent/pods".into(),
             container_logs_dir: "/nonexistent/containers".into(),
+            gates: shared::flags::FeatureGates::default(),
+            volume_plugin_dir: "/nonexistent/exec".into(),
             node_name: "node".into(),
             hostname: "node".into(),
             cluster_dns: vec!["10.96.0.10".into()],
@@ -255,7 +257,6 @@ pub mod tests {
             max_crash_backoff: jiff::SignedDuration::from_mins(5),
             sync_frequency: Duration::from_secs(60),
             allowed_unsafe_sysctls: Vec::new(),
-            tolerations_compare: false,
             enable_controller_attach_detach: true,
             resources: ResourceConfig {
                 kube_reserved: Default::default(),

@@ -199,7 +199,7 @@ impl Manager {
             others: &others,
             pressure: node.pressure,
             sysctls: &self.cx.settings.allowed_unsafe_sysctls,
-            tolerations_compare: self.cx.settings.tolerations_compare,
+            tolerations_compare: self.cx.settings.gates.enabled(shared::placement::COMPARES),
             going_down: node.going_down,
         };
         if let Some(refusal) = admission::refuse(pod, &measure) {

@@ -1,4 +1,4 @@
-//! What is mounted for a pod, and when it is brought up to date again. Pure.
+//! Mounted volumes of a pod, and the time at which they are brought up to date again. Pure.
 
 use crate::volumes::MountedVolume;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl Mounted {
         self.due.is_none_or(|due| now >= due)
     }
 
-    /// They were brought up to date, or a try has failed: after some failures the pause is less.
+    /// Notes that volumes were brought up to date, or that a try has failed, after which the pause is less.
     pub(super) fn refreshed(&mut self, now: Instant, failed: bool) {
         self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
         let after_failure = Duration::from_secs(1 << self.failures.min(5));

@@ -59,6 +59,19 @@ pub struct Fake {
     capabilities: Vec<Capability>,
 }
 
+/// A file of a volume's content: it is there as long as the volume is mounted.
+const CONTENT: &str = "precious";
+
+fn put(folder: &str) {
+    fs::create_dir_all(folder).expect("a folder");
+    fs::write(Path::new(folder).join(CONTENT), "bytes").expect("written");
+}
+
+/// Takes a volume's content from a folder that it is mounted on. Reports whether somebody has deleted it before.
+fn take(folder: &str) -> bool {
+    fs::remove_file(Path::new(folder).join(CONTENT)).is_err()
+}
+
 /// The uid of a pod in a target path.
 fn user(target: &str) -> String {
     let mut parts = target.split('/').skip_while(|part| !matches!(*part, "pods" | "publish"));
@@ -132,6 +145,7 @@ impl Node for Fake {
             let is_missing = !Path::new(&request.staging_target_path).is_dir();
             state.forbid(is_missing, format!("stage {handle} without a folder"));
             state.staged.insert(request.volume_id.clone());
+            put(&request.staging_target_path);
             state.last_stage = Some(request);
         };
         self.call("stage", format!("stage {handle}"), &handle, work, v1::NodeStageVolumeResponse {}).await
@@ -141,11 +155,12 @@ impl Node for Fake {
         &self,
         request: Request<v1::NodeUnstageVolumeRequest>,
     ) -> Answer<v1::NodeUnstageVolumeResponse> {
-        let handle = request.into_inner().volume_id;
+        let v1::NodeUnstageVolumeRequest { volume_id: handle, staging_target_path: staging } = request.into_inner();
         let work = |state: &mut State| {
             let in_use = state.published.get(&handle).is_some_and(|targets| !targets.is_empty());
             state.forbid(in_use, format!("unstage {handle} before the last unpublish"));
-            state.staged.remove(&handle);
+            let was_staged = state.staged.remove(&handle);
+            state.forbid(take(&staging) && was_staged, format!("delete through the mount of {handle}"));
         };
         self.call("unstage", format!("unstage {handle}"), &handle, work, v1::NodeUnstageVolumeResponse {}).await
     }
@@ -173,7 +188,7 @@ impl Node for Fake {
             {
                 fs::write(&target, "").expect("a file");
             } else {
-                fs::create_dir_all(&target).expect("a folder");
+                put(&target);
             }
             state.last_publish = Some(request);
         };
@@ -187,7 +202,13 @@ impl Node for Fake {
         let v1::NodeUnpublishVolumeRequest { volume_id: handle, target_path: target } = request.into_inner();
         let text = format!("unpublish {handle} {}", user(&target));
         let work = |state: &mut State| {
-            state.published.entry(handle.clone()).or_default().remove(&target);
+            let was_published = state.published.entry(handle.clone()).or_default().remove(&target);
+            let is_folder = Path::new(&target).is_dir();
+            state.forbid(is_folder && take(&target) && was_published, format!("delete through the mount of {handle}"));
+            // A file that is no mount can be removed, other than the one that a device is bound over.
+            let is_device = target.contains("volumeDevices");
+            let is_gone = was_published && !is_device && !Path::new(&target).exists();
+            state.forbid(is_gone, format!("delete of the mount of {handle}"));
             crate::trees::remove(target.as_ref()).ok();
             fs::remove_file(&target).ok();
         };

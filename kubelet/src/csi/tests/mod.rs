@@ -5,7 +5,7 @@ mod fake;
 use super::operations::{Csi, Group};
 use super::v1::node_service_capability::rpc::Type as Capability;
 use super::volume::tests::{driver, persistent};
-use super::{Drivers, Failure, Volume};
+use super::{Drivers, Failure, Selinux, Volume, v1};
 use crate::objects::{ObjectError, ObjectSource};
 use crate::plugins::{Handler as _, Plugin};
 use crate::volumes::tokens::Tokens;
@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use tonic::Code;
@@ -28,13 +29,14 @@ use tonic::Code;
 /// Objects of the API server; the attachment of every volume is there.
 struct Objects {
     driver: Option<CSIDriver>,
+    is_away: AtomicBool,
     /// Patches of claims.
     patches: Mutex<Vec<Value>>,
 }
 
 impl Objects {
     fn new(driver: Option<CSIDriver>) -> Self {
-        Self { driver, patches: Mutex::default() }
+        Self { driver, is_away: AtomicBool::new(false), patches: Mutex::default() }
     }
 }
 
@@ -54,6 +56,9 @@ impl ObjectSource for Objects {
         Ok(Arc::new(claim("1Gi")))
     }
     async fn csi_driver(&self, _: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(ObjectError::NoApiServer);
+        }
         Ok(self.driver.clone().map(Arc::new))
     }
     async fn volume_attachment(&self, _: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {
@@ -460,6 +465,50 @@ async fn a_volume_waits_until_the_node_says_that_it_is_attached() {
     assert_eq!(csi.in_use(), Vec::<String>::new(), "the pod has given up");
 }
 
+#[tokio::test]
+async fn a_volume_is_mounted_with_the_label_of_its_pod() {
+    let mut setup = Setup::new(&ALL, Some(json!({"seLinuxMount": true}))).await;
+    setup.csi = csi(&setup.root, &setup.objects, &setup.drivers).with_selinux(Selinux::of_test(false));
+    let labelled = |uid: &str, level: &str| -> Pod {
+        let container = json!({"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+        let context = json!({"seLinuxOptions": {"level": level}});
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": uid},
+            "spec": {"containers": [container], "securityContext": context}}))
+        .expect("a pod")
+    };
+    let volume = volume(json!({"accessModes": ["ReadWriteOncePod"], "mountOptions": ["noatime"]})).used_as("v");
+    setup.mount_for(&labelled("a", "s0:c1,c2"), &volume, None).await.expect("mounted");
+    let flags = |capability: &Option<v1::VolumeCapability>| {
+        let access = capability.as_ref().and_then(|found| found.access_type.clone());
+        match access {
+            Some(v1::volume_capability::AccessType::Mount(mount)) => mount.mount_flags,
+            other => panic!("{other:?}"),
+        }
+    };
+    let expected = ["noatime", "context=\"system_u:object_r:container_file_t:s0:c1,c2\""];
+    {
+        let state = setup.fake.state.lock();
+        let staged = state.last_stage.as_ref().expect("staged");
+        assert_eq!(flags(&staged.volume_capability), expected);
+        let published = state.last_publish.as_ref().expect("published");
+        assert_eq!(flags(&published.volume_capability), expected);
+    }
+    assert!(setup.csi.is_labelled("a", "pv"), "the runtime relabels nothing");
+    let other = setup.mount_for(&labelled("b", "s0:c3"), &volume, None).await.expect_err("another pod has it");
+    assert!(matches!(&other, Failure::Publish(text) if text.contains("ReadWriteOncePod")), "{other:?}");
+    // What stays staged with the old label is staged anew with the next one.
+    setup.fail("unstage", Code::Internal, false);
+    setup.unmount("b").await;
+    setup.unmount("a").await;
+    assert!(!setup.csi.is_labelled("a", "pv"));
+    setup.mount_for(&labelled("b", "s0:c3"), &volume, None).await.expect("mounted");
+    let expected = ["stage h", "publish h a", "unpublish h a", "unstage h", "unstage h", "stage h", "publish h b"];
+    assert_eq!(setup.calls(), expected);
+    let record = std::fs::read_to_string(setup.root.path().join("pods/b/volumes/kubernetes.io~csi/pv/vol_data.json"));
+    let expected = "\"seLinuxMountContext\":\"system_u:object_r:container_file_t:s0:c3\"";
+    assert!(record.expect("a record").contains(expected));
+}
+
 /// A little generator: the sequence of a seed is always the same.
 struct Random(u64);
 
@@ -491,17 +540,22 @@ async fn no_seed_leads_to_a_forbidden_call_or_leaves_anything() {
         for _ in 0..60 {
             let (uid, other) = (uids[random.below(3)], uids[random.below(3)]);
             let (one, two) = (&volumes[random.below(3)], &volumes[random.below(3)]);
-            match random.below(10) {
+            match random.below(13) {
                 0 => setup.restart().await,
                 1 => setup.csi.sweep().await,
                 2 => setup.fail(CALLS[random.below(4)], CODES[random.below(5)], false),
                 3 => setup.fail(CALLS[random.below(4)], UNKNOWN[random.below(3)], true),
                 4 | 5 => drop(setup.csi.unpublish(uid).await),
+                7 => drop(setup.drivers.deregister(&setup.plugin()).await),
+                8 => setup.register().await,
+                9 => drop(setup.objects.is_away.fetch_xor(true, Ordering::Relaxed)),
                 6 => drop(tokio::join!(setup.mount(uid, one), setup.mount(other, two), setup.csi.sweep())),
                 _ => drop(setup.mount(uid, one).await),
             }
         }
         setup.fake.state.lock().faults.clear();
+        setup.objects.is_away.store(false, Ordering::Relaxed);
+        setup.register().await;
         for uid in uids {
             setup.unmount(uid).await;
         }

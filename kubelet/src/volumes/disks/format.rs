@@ -80,7 +80,7 @@ async fn check(host: &Host, device: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// A program failed; upstream's texts.
-pub(super) async fn mount(
+pub(in crate::volumes) async fn mount(
     host: &Host,
     device: &str,
     target: &Path,

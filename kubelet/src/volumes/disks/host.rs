@@ -15,13 +15,13 @@ const BLOCK: &str = "sys/block";
 
 /// The node, or what a test puts in its place.
 #[derive(Clone, Debug)]
-pub(super) struct Host {
+pub(in crate::volumes) struct Host {
     /// Folder of programs; none for those that the path finds.
-    pub(super) programs: Option<PathBuf>,
+    pub(in crate::volumes) programs: Option<PathBuf>,
     /// Folder that `/sys` and `/dev` are in.
-    pub(super) root: PathBuf,
+    pub(in crate::volumes) root: PathBuf,
     /// Pause between two looks for a device.
-    pub(super) pause: Duration,
+    pub(in crate::volumes) pause: Duration,
 }
 
 impl Default for Host {
@@ -80,13 +80,18 @@ struct Session {
 }
 
 impl Host {
+    /// Path or name of a program.
+    pub(in crate::volumes) fn program(&self, name: &str) -> String {
+        let path = self.programs.as_ref().map(|folder| folder.join(name).display().to_string());
+        path.unwrap_or_else(|| name.to_owned())
+    }
+
     /// Runs a program to its end.
     ///
     /// # Errors
     /// It cannot be run, or takes too long.
     pub(super) async fn run(&self, program: &str, arguments: &[&str]) -> Result<Ended, String> {
-        let path = self.programs.as_ref().map_or_else(|| PathBuf::from(program), |folder| folder.join(program));
-        let mut command = Command::new(path);
+        let mut command = Command::new(self.program(program));
         command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
         match tokio::time::timeout(TIMEOUT, command.output()).await {
             Ok(Ok(output)) => Ok(output.into()),

@@ -433,7 +433,8 @@ pub(super) async fn detach(host: &Host, target: &IscsiTarget, is_last: bool) -> 
 /// Reports whether folders of other disks of a target are there. Upstream's `isSessionBusy`.
 pub(super) fn is_last(plugin: &Path, target: &IscsiTarget) -> bool {
     let prefix = format!("{}-{}", target.portal(), target.iqn);
-    let folders = fs::read_dir(plugin).into_iter().flatten().flatten();
+    let below = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = below(plugin).chain(below(&plugin.join(super::DEVICES)));
     let disks = folders.flat_map(|iface| fs::read_dir(iface.path()).into_iter().flatten().flatten());
     disks.filter(|disk| disk.file_name().to_string_lossy().starts_with(&prefix)).count() <= 1
 }

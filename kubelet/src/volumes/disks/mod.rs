@@ -6,11 +6,13 @@
 //! |---|---|
 //! | `plugins/kubernetes.io/iscsi/iface-<interface>/<portal>-<target>-lun-<unit>` | an iSCSI disk, over its record |
 //! | `plugins/kubernetes.io/fc/<port>-…-lun-<unit>`, `…/<identifier>-…` | a Fibre Channel disk |
+//! | `plugins/kubernetes.io/<plugin>/volumeDevices/<the same>/<uid>` | its device, for a pod that uses the disk as one |
 //!
 //! What is mounted where is read from the kernel, by the next kubelet, too.
 
+mod devices;
 mod fc;
-mod format;
+pub(super) mod format;
 mod host;
 mod iscsi;
 
@@ -22,7 +24,7 @@ use super::mounts;
 use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
-use host::Host;
+pub(super) use host::Host;
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -31,6 +33,8 @@ use std::path::{Path, PathBuf};
 
 const ISCSI: &str = "iscsi";
 const FC: &str = "fc";
+/// Folder of disks that pods use as devices.
+const DEVICES: &str = "volumeDevices";
 
 /// A disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +52,8 @@ pub(super) struct Disk {
     pub(super) read_only: bool,
     /// `mountOptions`.
     pub(super) options: Vec<String>,
+    /// Pods use the device, not a file system on it.
+    pub(super) is_block: bool,
 }
 
 impl DiskTarget {
@@ -113,12 +119,7 @@ impl Disks {
     /// It cannot be attached, or not mounted: the step, and upstream's text.
     pub(super) async fn mount(&self, uid: &str, disk: &Disk, at: &Path) -> Result<bool, (&'static str, String)> {
         let folder = self.plugins.join(disk.target.plugin()).join(disk.target.folder());
-        self.users.lock().entry(folder.clone()).or_default().insert(uid.to_owned());
-        self.names.lock().insert(folder.clone(), disk.target.unique_name());
-        // A name that leads elsewhere is refused before anything is made of it.
-        if !folder.starts_with(&self.plugins) || folder.components().any(|part| part.as_os_str() == "..") {
-            return Err(("MountVolume.WaitForAttach", format!("invalid disk {:?}", disk.target.folder())));
-        }
+        self.begin(uid, disk, &folder).map_err(|error| ("MountVolume.WaitForAttach", error))?;
         let _guard = self.locks.lock(&folder).await;
         let place = folder.clone();
         let is_mounted = MOUNTING.run(move || mounts::is_mount_point(&place)).await;
@@ -129,9 +130,19 @@ impl Disks {
             mounted.map_err(|error| ("MountVolume.MountDevice", error))?;
         }
         let request = Request::bind(&folder, disk.read_only, &disk.options);
-        let program = self.host.programs.as_ref().map(|folder| folder.join(MOUNT).display().to_string());
-        let bound = request.mount(program.as_deref().unwrap_or(MOUNT), at).await;
+        let bound = request.mount(&self.host.program(MOUNT), at).await;
         bound.map_err(|error| ("MountVolume.SetUp", error))
+    }
+
+    /// Notes that a pod uses the disk of a folder.
+    fn begin(&self, uid: &str, disk: &Disk, folder: &Path) -> Result<(), String> {
+        self.users.lock().entry(folder.to_path_buf()).or_default().insert(uid.to_owned());
+        self.names.lock().insert(folder.to_path_buf(), disk.target.unique_name());
+        // A name that leads elsewhere is refused before anything is made of it.
+        if !folder.starts_with(&self.plugins) || folder.components().any(|part| part.as_os_str() == "..") {
+            return Err(format!("invalid disk {:?}", disk.target.folder()));
+        }
+        Ok(())
     }
 
     async fn attach(&self, target: &DiskTarget, folder: &Path) -> Result<String, String> {
@@ -180,6 +191,7 @@ impl Disks {
         for (plugin, folder) in self.folders() {
             let _guard = self.locks.lock(&folder).await;
             if self.users.lock().contains_key(&folder) {
+                self.unmap_gone(plugin, &folder).await;
                 continue;
             }
             match self.take_down(plugin, &folder).await {
@@ -206,15 +218,19 @@ impl Disks {
         let below = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let is_iface =
             |folder: &PathBuf| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("iface-"));
-        let iscsi = below(self.plugins.join(ISCSI)).filter(is_iface).flat_map(below).map(|folder| (ISCSI, folder));
-        let fc = below(self.plugins.join(FC)).filter(|folder| !folder.ends_with("volumeDevices"));
-        iscsi.chain(fc.map(|folder| (FC, folder))).collect()
+        let (iscsi, fc) = (self.plugins.join(ISCSI), self.plugins.join(FC));
+        let targets = [iscsi.join(DEVICES), iscsi].into_iter().flat_map(below).filter(is_iface).flat_map(below);
+        let ports = [fc.join(DEVICES), fc].into_iter().flat_map(below).filter(|folder| !folder.ends_with(DEVICES));
+        targets.map(|folder| (ISCSI, folder)).chain(ports.map(|folder| (FC, folder))).collect()
     }
 
     /// Unmounts and detaches a disk that no pod has mounted. Reports whether it is not on the node any more.
     async fn take_down(&self, plugin: &str, folder: &Path) -> Result<bool, String> {
-        let (place, pods) = (folder.to_path_buf(), self.pods.clone());
+        let (place, pods, is_device) = (folder.to_path_buf(), self.pods.clone(), self.is_of_devices(plugin, folder));
         let unmount = move || {
+            if is_device {
+                return devices::unmap_gone(&place, &pods);
+            }
             if mounts::mounts_of_the_same(&place, &pods)? > 0 {
                 return Ok(true);
             }

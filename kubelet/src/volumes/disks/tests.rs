@@ -406,3 +406,40 @@ async fn a_disk_that_a_pod_of_an_earlier_kubelet_has_stays() {
     assert_eq!(node.calls(), expected);
     assert!(!global.exists());
 }
+
+#[tokio::test]
+async fn a_device_is_given_to_pods_by_links_and_outlives_a_kubelet() {
+    let node = Node::new();
+    let device = Disk { is_block: true, ..disk(json!({})) };
+    let folder = format!("kubelet/plugins/kubernetes.io/iscsi/volumeDevices/iface-default/{PORTAL}-{IQN}-lun-0");
+    let link = |uid: &str| node.root().join("kubelet/pods").join(uid).join("volumeDevices/kubernetes.io~iscsi/v");
+    for uid in ["a", "b", "a"] {
+        node.disks.map(uid, &device, &link(uid)).await.expect("mapped");
+        assert!(fs::read_link(link(uid)).expect("a link").ends_with(format!("ip-{PORTAL}-iscsi-{IQN}-lun-0")));
+        assert!(mounts::is_mount_point(&node.root().join(&folder).join(uid)).expect("a table"));
+    }
+    let calls = node.calls();
+    assert!(!calls.iter().any(|call| call.starts_with("mount") || call.starts_with("mkfs")), "{calls:?}");
+    // A file system of another unit of the target keeps the session.
+    node.mount("c", &disk(json!({"lun": 1}))).await.expect("mounted");
+    fs::remove_dir_all(node.root().join("kubelet/pods/a")).expect("removed");
+    assert_eq!(node.disks.release("a").await, Vec::<String>::new(), "the other pod has it");
+    assert!(!node.root().join(&folder).join("a").exists());
+    node.calls();
+
+    let mut later = Disks::new(&node.root().join("kubelet"));
+    later.host = node.disks.host.clone();
+    later.users.lock().insert(
+        node.root().join("kubelet/plugins/kubernetes.io/iscsi/iface-default").join(format!("{PORTAL}-{IQN}-lun-1")),
+        ["c".to_owned()].into(),
+    );
+    later.sweep().await;
+    assert!(node.root().join(&folder).join("b").exists(), "its pod is on the disk");
+    fs::remove_dir_all(node.root().join("kubelet/pods/b")).expect("removed");
+    later.sweep().await;
+    assert!(!node.root().join(&folder).exists(), "nothing is left");
+    assert_eq!(node.text("sys/block/sdb/device/delete"), "1");
+    assert_eq!(node.calls(), Vec::<String>::new(), "the other unit is in use");
+    assert_eq!(later.release("c").await.len(), 0);
+    assert_eq!(node.calls().len(), 2, "logged out");
+}
