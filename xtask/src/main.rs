@@ -1,5 +1,5 @@
 //! Checks of the tree that rustc and clippy do not make (`cargo xtask tidy`), and documents that are generated
-//! (`cargo xtask specification`).
+//! (`cargo xtask specification`, `cargo xtask compatibility`).
 //!
 //! In: the tracked files of the repository. Out: findings, or a document. Never: a change of a source file.
 
@@ -7,6 +7,7 @@ mod allows;
 mod arrows;
 mod budget;
 mod circles;
+mod compatibility;
 mod docs;
 mod length;
 mod lock;
@@ -61,7 +62,8 @@ fn run(arguments: &[&str]) -> Result<bool> {
     match arguments {
         ["tidy"] => tidy(root),
         ["specification", figures] => specification::write(root, Path::new(figures)).map(|()| true),
-        _ => bail!("usage: cargo xtask tidy | cargo xtask specification FIGURES"),
+        ["compatibility"] => compatibility::write(root, &Tree::read(root)?).map(|()| true),
+        _ => bail!("usage: cargo xtask tidy | cargo xtask specification FIGURES | cargo xtask compatibility"),
     }
 }
 
