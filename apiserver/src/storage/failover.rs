@@ -1,8 +1,9 @@
 //! The channel to the members of an etcd cluster: each request goes to a healthy member, and to another one when the
 //! first is lost.
 //!
-//! In: gRPC requests. Out: their answers. Reads are repeated on another member when theirs is lost or refuses; writes
-//! only when no member can have begun them, so that nothing is written twice; streams end when their member is lost.
+//! In: gRPC requests. Out: their answers. Reads are repeated on another member when theirs is lost or refuses, and so are
+//! writes that build on a revision, which etcd does once however often they come; other writes only when no member can
+//! have begun them, so that nothing is written twice; streams end when their member is lost.
 //! Answers for the balancer and the retry interceptor of etcd's `clientv3`. Never: a deadline, which is the caller's.
 
 use std::pin::Pin;
@@ -22,6 +23,7 @@ use tonic::{Code, Status};
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::members::Members;
+use super::resolve::Sending;
 
 type Request = http::Request<Body>;
 type Response = http::Response<Body>;
@@ -30,8 +32,8 @@ type Response = http::Response<Body>;
 const ATTEMPTS: usize = 100;
 /// Pause after all members have been asked; upstream's `defaultBackoffWaitBetween`.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Time after which a read that has no answer is sent to another member as well: a follower whose leader has just died
-/// answers after seconds.
+/// Time after which a call that has no answer and may be repeated is sent to another member as well: a follower whose
+/// leader has just died answers after seconds.
 const HEDGE_AFTER: Duration = Duration::from_secs(2);
 
 /// Calls that may be repeated although a member may have done them: reads, and grants of leases, which expire unused.
@@ -42,11 +44,17 @@ const STREAMS: &[&str] = &["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/Lea
 /// Refusals of a member that has not begun the call.
 const NOT_BEGUN: &[&str] = &["etcdserver: no leader", "raft proposal dropped"];
 
+/// Refusal of a member that has no quorum: another has none either, and the caller is to know.
+const NO_QUORUM: &str = "etcdserver: request timed out";
+
 /// Treatment of a call whose member is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallKind {
     /// Repeated elsewhere.
     Repeatable,
+    /// A write that is done at most once: repeated elsewhere, and [`Sending`] learns that an earlier attempt may have
+    /// done it.
+    Guarded,
     /// Repeated elsewhere only when it was not begun.
     Write,
     /// Ended.
@@ -62,15 +70,33 @@ impl CallKind {
         }
     }
 
+    /// The kind of a call of which more is known: the write that it sends.
+    fn of_sending(path: &str, sending: Option<&Sending>) -> Self {
+        match Self::of(path) {
+            Self::Write if sending.is_some_and(Sending::is_repeatable) => Self::Guarded,
+            kind => kind,
+        }
+    }
+
     /// Reports whether the call is sent to another member after a failure.
     fn repeats_after(self, failure: &Failure) -> bool {
         match (self, failure) {
             (_, Failure::NotSent(_)) => true,
             (Self::Stream, _) => false,
             (_, Failure::Refused(status, _)) if NOT_BEGUN.contains(&status.message()) => true,
-            (Self::Repeatable, Failure::Lost | Failure::Broken(_)) => true,
-            (Self::Repeatable, Failure::Refused(status, _)) => status.code() == Code::Unavailable,
+            (Self::Repeatable | Self::Guarded, Failure::Lost | Failure::Broken(_)) => true,
+            (Self::Guarded, Failure::Refused(status, _)) if status.message() == NO_QUORUM => false,
+            (Self::Repeatable | Self::Guarded, Failure::Refused(status, _)) => status.code() == Code::Unavailable,
             (Self::Write, _) => false,
+        }
+    }
+
+    /// Members that may be asked at the same time, of as many as there are.
+    fn parallel(self, members: usize) -> usize {
+        match self {
+            Self::Repeatable => ATTEMPTS,
+            Self::Guarded => members,
+            Self::Write | Self::Stream => 1,
         }
     }
 }
@@ -91,15 +117,32 @@ impl Failure {
     /// Result for the caller when no other member is tried.
     fn into_answer(self) -> Result<Response, BoxError> {
         match self {
-            Self::NotSent(why) | Self::Broken(why) => Err(why),
+            Self::NotSent(why) => Err(why),
+            Self::Broken(_) => Err(connection_broken().into()),
             Self::Lost => Err(member_lost().into()),
             Self::Refused(_, answer) => Ok(*answer),
         }
     }
+
+    /// The reason for which a member may have done the call all the same, if it may.
+    fn uncertain(&self) -> Option<Status> {
+        match self {
+            Self::NotSent(_) => None,
+            Self::Broken(_) => Some(connection_broken()),
+            Self::Lost => Some(member_lost()),
+            Self::Refused(status, _) if NOT_BEGUN.contains(&status.message()) => None,
+            Self::Refused(status, _) => (status.code() == Code::Unavailable).then(|| (**status).clone()),
+        }
+    }
+}
+
+/// The status that Go's client has for a call whose connection ended before the answer.
+fn connection_broken() -> Status {
+    Status::unavailable("error reading from server: EOF")
 }
 
 fn member_lost() -> Status {
-    Status::unavailable("etcd member stopped answering")
+    Status::unavailable("keepalive ping failed to receive ACK within timeout")
 }
 
 /// A channel to all members.
@@ -115,56 +158,47 @@ impl Failover {
         Self { channels: channels.into(), members }
     }
 
-    async fn send(self, request: Request) -> Result<Response, BoxError> {
-        let kind = CallKind::of(request.uri().path());
+    async fn send(self, request: Request, sending: Option<Arc<Sending>>) -> Result<Response, BoxError> {
+        let kind = CallKind::of_sending(request.uri().path(), sending.as_deref());
         let (parts, body) = request.into_parts();
         if kind == CallKind::Stream {
             return self.open_stream(http::Request::from_parts(parts, body)).await;
         }
         let call = (parts, body.collect().await?.to_bytes());
-        match kind {
-            CallKind::Repeatable => self.send_hedged(&call).await,
-            CallKind::Write | CallKind::Stream => self.send_in_turn(kind, &call).await,
-        }
+        self.send_hedged(kind, &call, sending.as_deref()).await
     }
 
-    /// Sends a request to one member after the other, while none has begun it.
-    async fn send_in_turn(&self, kind: CallKind, call: &Call) -> Result<Response, BoxError> {
-        let mut attempt = 1;
-        loop {
-            let failure = match self.send_to(self.members.pick(), kind, rebuild(call)).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
-            };
-            if attempt == ATTEMPTS || !kind.repeats_after(&failure) {
-                return failure.into_answer();
-            }
-            self.pause_after(attempt).await;
-            attempt += 1;
-        }
-    }
-
-    /// Sends a read to one member, and again to the next one whenever no answer came for a while: one that a follower
-    /// holds for a leader that is gone is not answered there before it times out, and the next one sent there is. The
-    /// first answer counts.
-    async fn send_hedged(&self, call: &Call) -> Result<Response, BoxError> {
-        let kind = CallKind::Repeatable;
+    /// Sends a call to one member, and to the next one after a failure that its kind lets pass. One that may be repeated
+    /// is sent to the next one as well whenever no answer came for a while: what a follower holds for a leader that is
+    /// gone is not answered there before it times out. The first answer counts.
+    async fn send_hedged(&self, kind: CallKind, call: &Call, sending: Option<&Sending>) -> Result<Response, BoxError> {
         let ask = |asked| {
             let at = self.members.pick_but(asked);
             (at, self.send_to(at, kind, rebuild(call)))
         };
+        let note = |failure: &Failure| {
+            if let (Some(sending), Some(why)) = (sending, failure.uncertain()) {
+                sending.note_uncertain(|| why);
+            }
+        };
+        let parallel = kind.parallel(self.channels.len());
         let (mut last, first) = ask(None);
         let mut asked = FuturesUnordered::from_iter([first]);
         let mut attempt = 1;
         loop {
-            match tokio::time::timeout(HEDGE_AFTER, asked.next()).await {
+            let pause = if asked.len() < parallel { HEDGE_AFTER } else { Duration::MAX };
+            match tokio::time::timeout(pause, asked.next()).await {
                 Ok(Some(Ok(answer))) => return Ok(answer),
-                Ok(Some(Err(failure))) if attempt == ATTEMPTS || !kind.repeats_after(&failure) => {
-                    return failure.into_answer();
+                Ok(Some(Err(failure))) => {
+                    note(&failure);
+                    if attempt == ATTEMPTS || !kind.repeats_after(&failure) {
+                        return failure.into_answer();
+                    }
+                    self.pause_after(attempt).await;
                 }
-                Ok(Some(Err(_))) => self.pause_after(attempt).await,
                 Err(_) if self.channels.len() == 1 => continue,
-                Ok(None) | Err(_) => {}
+                Err(_) => note(&Failure::Lost),
+                Ok(None) => {}
             }
             let (at, next) = ask(Some(last));
             last = at;
@@ -184,7 +218,7 @@ impl Failover {
     async fn send_to(&self, at: usize, kind: CallKind, request: Request) -> Result<Response, Failure> {
         let lost = async {
             match kind {
-                CallKind::Repeatable => self.members.lost(at).await,
+                CallKind::Repeatable | CallKind::Guarded => self.members.lost(at).await,
                 // Whether a lost member has done a write is not known before its answer or the caller's deadline.
                 CallKind::Write | CallKind::Stream => std::future::pending().await,
             }
@@ -229,7 +263,7 @@ impl Service<Request> for Failover {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        Box::pin(self.clone().send(request))
+        Box::pin(self.clone().send(request, Sending::current()))
     }
 }
 
@@ -303,20 +337,52 @@ mod tests {
         let refused = |code, message: &str| {
             Failure::Refused(Box::new(Status::new(code, message)), Box::new(Response::new(Body::empty())))
         };
-        let table: [(Failure, [bool; 3]); 8] = [
-            (Failure::NotSent("refused".into()), [true, true, true]),
-            (Failure::Broken("reset".into()), [true, false, false]),
-            (Failure::Lost, [true, false, false]),
-            (refused(Code::Unavailable, "etcdserver: no leader"), [true, true, false]),
-            (refused(Code::Unknown, "raft proposal dropped"), [true, true, false]),
-            (refused(Code::Unavailable, "etcdserver: leader changed"), [true, false, false]),
-            (refused(Code::Unavailable, "etcdserver: request timed out"), [true, false, false]),
-            (refused(Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"), [false; 3]),
+        let table: [(Failure, [bool; 4]); 9] = [
+            (Failure::NotSent("refused".into()), [true; 4]),
+            (Failure::Broken("reset".into()), [true, true, false, false]),
+            (Failure::Lost, [true, true, false, false]),
+            (refused(Code::Unavailable, "etcdserver: no leader"), [true, true, true, false]),
+            (refused(Code::Unknown, "raft proposal dropped"), [true, true, true, false]),
+            (refused(Code::Unavailable, "etcdserver: leader changed"), [true, true, false, false]),
+            (refused(Code::Unavailable, "etcdserver: request timed out"), [true, false, false, false]),
+            (
+                refused(Code::Unavailable, "etcdserver: request timed out, possibly due to previous leader failure"),
+                [true, true, false, false],
+            ),
+            (refused(Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"), [false; 4]),
         ];
         for (row, (failure, expected)) in table.into_iter().enumerate() {
-            let kinds = [CallKind::Repeatable, CallKind::Write, CallKind::Stream];
+            let kinds = [CallKind::Repeatable, CallKind::Guarded, CallKind::Write, CallKind::Stream];
             assert_eq!(kinds.map(|kind| kind.repeats_after(&failure)), expected, "row {row}");
         }
+    }
+
+    #[test]
+    fn only_calls_that_a_member_may_have_begun_are_uncertain() {
+        let refused = |code, message: &str| {
+            Failure::Refused(Box::new(Status::new(code, message)), Box::new(Response::new(Body::empty())))
+        };
+        let table = [
+            (Failure::NotSent("refused".into()), None),
+            (Failure::Broken("reset".into()), Some("error reading from server: EOF")),
+            (Failure::Lost, Some("keepalive ping failed to receive ACK within timeout")),
+            (refused(Code::Unavailable, "etcdserver: no leader"), None),
+            (refused(Code::Unavailable, "etcdserver: leader changed"), Some("etcdserver: leader changed")),
+            (refused(Code::InvalidArgument, "etcdserver: key is not provided"), None),
+        ];
+        for (failure, expected) in table {
+            let why = failure.uncertain();
+            assert_eq!(why.as_ref().map(Status::message), expected);
+        }
+    }
+
+    #[test]
+    fn writes_that_build_on_a_revision_are_guarded() {
+        let txn = "/etcdserverpb.KV/Txn";
+        assert_eq!(CallKind::of_sending(txn, Some(&*Sending::new(7))), CallKind::Guarded);
+        assert_eq!(CallKind::of_sending(txn, Some(&*Sending::new(0))), CallKind::Write);
+        assert_eq!(CallKind::of_sending(txn, None), CallKind::Write);
+        assert_eq!(CallKind::of_sending("/etcdserverpb.KV/Range", Some(&*Sending::new(7))), CallKind::Repeatable);
     }
 
     #[test]

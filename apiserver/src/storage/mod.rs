@@ -16,6 +16,7 @@ mod lease;
 mod members;
 mod meters;
 mod near;
+mod resolve;
 mod secure;
 mod settings;
 mod size;

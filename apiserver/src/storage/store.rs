@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use etcd_client::{
-    Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, TxnOpResponse,
-    WatchClient, WatchOptions,
+    Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp, WatchClient,
+    WatchOptions,
 };
 use shared::traces;
 use tokio::task::JoinSet;
@@ -19,6 +19,7 @@ use super::errors::Error;
 use super::grpc::{self, Call, Watch};
 use super::members::Members;
 use super::meters::{Metrics, Operation};
+use super::resolve::{self, GuardedWrite, Sending, WriteVerdict};
 use super::transform::Transformers;
 use super::{lease, near, spans};
 
@@ -390,7 +391,8 @@ impl Store {
         };
         let value = self.transform_traced(key, value).await?;
         let operation = if revision == 0 { Operation::Create } else { Operation::Update };
-        self.conditional(key, revision, operation, TxnOp::put(key, value, options)).await
+        let write = GuardedWrite { key, revision, value: Some(value) };
+        self.conditional(write, operation, options).await
     }
 
     /// Writes a key on the lease it already has.
@@ -403,36 +405,71 @@ impl Store {
     ) -> Result<WriteResult, Error> {
         let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
         let value = self.transform_traced(key, value).await?;
-        self.conditional(key, revision, Operation::Update, TxnOp::put(key, value, options)).await
+        self.conditional(GuardedWrite { key, revision, value: Some(value) }, Operation::Update, options).await
     }
 
     /// Deletes a key whose last write must be `revision`.
     pub async fn delete_if(&self, key: &str, revision: i64) -> Result<WriteResult, Error> {
-        self.conditional(key, revision, Operation::Delete, TxnOp::delete(key, None::<DeleteOptions>)).await
+        self.conditional(GuardedWrite { key, revision, value: None }, Operation::Delete, None).await
     }
 
     async fn conditional(
         &self,
-        key: &str,
-        revision: i64,
+        write: GuardedWrite<'_>,
         operation: Operation,
-        op: TxnOp,
+        options: Option<PutOptions>,
     ) -> Result<WriteResult, Error> {
+        let GuardedWrite { key, revision, value } = &write;
         let txn = Txn::new()
-            .when([Compare::mod_revision(key, CompareOp::Equal, revision)])
-            .and_then([op])
-            .or_else([TxnOp::get(key, None)]);
+            .when([Compare::mod_revision(*key, CompareOp::Equal, *revision)])
+            .and_then([match value {
+                Some(value) => TxnOp::put(*key, value.as_slice(), options),
+                None => TxnOp::delete(*key, None::<DeleteOptions>),
+            }])
+            .or_else([TxnOp::get(*key, None)]);
         let mut kv = self.kv_of(key);
-        let writing = pin!(self.measured(key, operation, kv.txn(txn)));
-        let r = spans::writing(operation, writing).await?;
-        if r.succeeded() {
-            return Ok(WriteResult::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
+        let sending = Sending::new(*revision);
+        let writing = pin!(self.measured(key, operation, Box::pin(sending.send(kv.txn(txn)))));
+        let answer = match spans::writing(operation, writing).await {
+            Ok(r) if r.succeeded() => {
+                return Ok(WriteResult::Done(r.header().map_or(0, etcd_client::ResponseHeader::revision)));
+            }
+            Ok(r) => Ok(resolve::found(&r)),
+            Err(error) => Err(error),
+        };
+        match sending.uncertain() {
+            None => Ok(WriteResult::Lost(self.transform_first(answer?.into_iter().collect()).await?)),
+            // Rare, and large: not a part of every write.
+            Some(why) => Box::pin(self.resolve(&write, &sending, why, answer)).await,
         }
-        let there = r.op_responses().into_iter().find_map(|op| match op {
-            TxnOpResponse::Get(mut g) => Some(g.take_kvs()),
-            _ => None,
-        });
-        Ok(WriteResult::Lost(self.transform_first(there.unwrap_or_default()).await?))
+    }
+
+    /// Looks for a write of which it is uncertain, for this reason, whether etcd did it; the reason is the error when nothing
+    /// tells.
+    ///
+    /// `answer` is etcd's, if it came to one: the key as it is, because the precondition failed.
+    async fn resolve(
+        &self,
+        write: &GuardedWrite<'_>,
+        sending: &Sending,
+        why: tonic::Status,
+        answer: Result<Option<KeyValue>, Error>,
+    ) -> Result<WriteResult, Error> {
+        let kv = &mut self.kv_of(write.key);
+        let newest = match answer {
+            Ok(there) => there,
+            // One that may be repeated has been, for as long as the deadline allowed.
+            Err(error) if sending.is_repeatable() => return Err(error),
+            Err(error) => match resolve::version(kv, write.key, 0).await {
+                Ok(there) => there,
+                Err(_) => return Err(error),
+            },
+        };
+        match resolve::find(kv, write, newest.as_ref()).await {
+            WriteVerdict::Done(revision) => Ok(WriteResult::Done(revision)),
+            WriteVerdict::Lost => Ok(WriteResult::Lost(self.transform_first(newest.into_iter().collect()).await?)),
+            WriteVerdict::Look(_) | WriteVerdict::Unknown => Err(etcd_client::Error::GRpcStatus(why).into()),
+        }
     }
 }
 

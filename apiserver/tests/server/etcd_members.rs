@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::harness::{Cluster, etcd_is_missing, eventually, free_port, guard, send_signal};
@@ -221,4 +223,109 @@ async fn watch_survives_a_frozen_etcd_member() {
     let (events, ()) = tokio::join!(cluster.watch(&path, 3), changes);
     let names: Vec<_> = events.iter().map(|event| event["object"]["metadata"]["name"].as_str()).collect();
     assert_eq!(names, [Some("seen-0"), Some("seen-1"), Some("seen-2")]);
+}
+
+/// Bytes by which [`Cutter`] knows a request.
+type Mark = Arc<Mutex<Option<&'static str>>>;
+/// Time in which etcd does a request whose answer is thrown away.
+const DONE: Duration = Duration::from_millis(500);
+
+/// Proxies in front of etcd members, which pass the next request with a mark in it on, and break its connection instead of
+/// passing its answer back.
+struct Cutter {
+    mark: Mark,
+    ports: Vec<u16>,
+    _proxies: JoinSet<()>,
+}
+
+impl Cutter {
+    async fn before(etcds: &Etcds) -> Self {
+        let (mark, mut ports, mut proxies) = (Mark::default(), Vec::new(), JoinSet::new());
+        for Member { port, .. } in &etcds.members {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            ports.push(listener.local_addr().expect("an address").port());
+            proxies.spawn(Self::serve(listener, *port, Arc::clone(&mark)));
+        }
+        Self { mark, ports, _proxies: proxies }
+    }
+
+    async fn serve(listener: TcpListener, port: u16, mark: Mark) {
+        let mut connections = JoinSet::new();
+        while let Ok((client, _)) = listener.accept().await {
+            let mark = Arc::clone(&mark);
+            connections.spawn(async move {
+                let Ok(etcd) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+                // An end of either side is the end of the connection.
+                let _ = Self::pass(client, etcd, &mark).await;
+            });
+        }
+    }
+
+    async fn pass(mut client: TcpStream, mut etcd: TcpStream, mark: &Mark) -> std::io::Result<()> {
+        let (mut up, mut down) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        loop {
+            tokio::select! {
+                read = client.read(&mut up) => {
+                    let read = read?;
+                    etcd.write_all(&up[..read]).await?;
+                    let marked = mark.lock().is_some_and(|mark| up[..read].windows(mark.len()).any(|bytes| bytes == mark.as_bytes()));
+                    if marked {
+                        mark.lock().take();
+                        tokio::time::sleep(DONE).await;
+                        return Ok(());
+                    }
+                    if read == 0 {
+                        return Ok(());
+                    }
+                }
+                read = etcd.read(&mut down) => match read? {
+                    0 => return Ok(()),
+                    read => client.write_all(&down[..read]).await?,
+                },
+            }
+        }
+    }
+
+    fn cut(&self, mark: &'static str) {
+        *self.mark.lock() = Some(mark);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn write_whose_answer_is_lost_is_acknowledged_once_it_is_found() {
+    if etcd_is_missing() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("ironclad-cut-{}", std::process::id()));
+    let etcds = Etcds::start(&dir);
+    etcds.leader().await;
+    let cutter = Cutter::before(&etcds).await;
+    let urls: Vec<String> = cutter.ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
+    let cluster = Cluster::start_with(|_, _| vec![format!("--etcd-servers={}", urls.join(","))]).await;
+    exercise(&cluster, "before", Duration::from_millis(300)).await;
+
+    cutter.cut("mark-of-a-creation");
+    let mut map = json!({"metadata": {"name": "a"}, "data": {"mark": "mark-of-a-creation"}});
+    let created = cluster.post(MAPS, map.clone()).await.ok();
+    assert!(cutter.mark.lock().is_none(), "the connection was cut");
+    let path = format!("{MAPS}/a");
+    assert_eq!(cluster.get(&path).await.ok(), created, "its revision and uid are those in etcd");
+
+    cutter.cut("mark-of-an-update");
+    map["data"]["mark"] = json!("mark-of-an-update");
+    map["metadata"]["resourceVersion"] = created["metadata"]["resourceVersion"].clone();
+    let updated = cluster.put(&path, &map).await.ok();
+    assert!(cutter.mark.lock().is_none(), "the connection was cut");
+    assert_eq!(cluster.get(&path).await.ok(), updated, "it was done once");
+
+    // One that was there before is none of ours.
+    cutter.cut("mark-of-another-creation");
+    map["data"]["mark"] = json!("mark-of-another-creation");
+    map["metadata"] = json!({"name": "a"});
+    let refused = cluster.post(MAPS, map).await;
+    assert!(cutter.mark.lock().is_none(), "the connection was cut");
+    assert_eq!(refused.code, 500, "{}", refused.text());
+    let message = refused.json()["message"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(message, "rpc error: code = Unavailable desc = error reading from server: EOF");
+    assert_eq!(cluster.get(&path).await.ok(), updated);
 }
