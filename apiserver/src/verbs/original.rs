@@ -61,4 +61,6 @@ pub(super) enum Retry {
     Conflict(Option<Stored>),
     /// The result depends on whether the original state is current.
     StaleCache,
+    /// None, for storage failed: nobody knows whether the object was written.
+    Failed(Box<Status>),
 }

@@ -228,7 +228,7 @@ async fn watch_survives_a_frozen_etcd_member() {
 /// Bytes by which [`Cutter`] knows a request.
 type Mark = Arc<Mutex<Option<&'static str>>>;
 /// Time in which etcd does a request whose answer is thrown away.
-const DONE: Duration = Duration::from_millis(500);
+const DONE: Duration = Duration::from_millis(1500);
 
 /// Proxies in front of etcd members, which pass the next request with a mark in it on, and break its connection instead of
 /// passing its answer back.
@@ -291,19 +291,24 @@ impl Cutter {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn write_whose_answer_is_lost_is_acknowledged_once_it_is_found() {
+/// A server that talks to its three members through cutters; `None` where there is no etcd.
+async fn behind_cutters(name: &str) -> Option<(Cluster, Etcds, Cutter)> {
     if etcd_is_missing() {
-        return;
+        return None;
     }
-    let dir = std::env::temp_dir().join(format!("ironclad-cut-{}", std::process::id()));
+    let dir = std::env::temp_dir().join(format!("ironclad-{name}-{}", std::process::id()));
     let etcds = Etcds::start(&dir);
     etcds.leader().await;
     let cutter = Cutter::before(&etcds).await;
     let urls: Vec<String> = cutter.ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
     let cluster = Cluster::start_with(|_, _| vec![format!("--etcd-servers={}", urls.join(","))]).await;
     exercise(&cluster, "before", Duration::from_millis(300)).await;
+    Some((cluster, etcds, cutter))
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn write_whose_answer_is_lost_is_acknowledged_once_it_is_found() {
+    let Some((cluster, _etcds, cutter)) = behind_cutters("found").await else { return };
     cutter.cut("mark-of-a-creation");
     let mut map = json!({"metadata": {"name": "a"}, "data": {"mark": "mark-of-a-creation"}});
     let created = cluster.post(MAPS, map.clone()).await.ok();
@@ -328,4 +333,38 @@ async fn write_whose_answer_is_lost_is_acknowledged_once_it_is_found() {
     let message = refused.json()["message"].as_str().unwrap_or_default().to_owned();
     assert_eq!(message, "rpc error: code = Unavailable desc = error reading from server: EOF");
     assert_eq!(cluster.get(&path).await.ok(), updated);
+}
+
+/// The object was made anew meanwhile: what became of the change cannot be found out, and it must not be made a second time.
+#[tokio::test(flavor = "multi_thread")]
+async fn change_of_unknown_outcome_is_not_made_again() {
+    const KEY: &str = "/registry/configmaps/default/a";
+    let Some((cluster, etcds, cutter)) = behind_cutters("unknown").await else { return };
+    let path = format!("{MAPS}/a");
+    cluster.post(MAPS, json!({"metadata": {"name": "a"}})).await.ok();
+    eventually("the watch cache knows the object", async || {
+        let cached = cluster.get(&format!("{path}?resourceVersion=0")).await;
+        (cached.code == 200).then_some(())
+    })
+    .await;
+    let url = format!("http://127.0.0.1:{}", etcds.members[0].port);
+    let mut etcd = etcd_client::Client::connect([url], None).await.expect("a member");
+    let before = etcd.get(KEY, None).await.expect("a value").take_kvs().pop().expect("the object").value().to_vec();
+    cutter.cut("mark-of-a-change");
+    let change = cluster.patch(&path, "merge-patch+json", json!({"data": {"mark": "mark-of-a-change"}}));
+    // Past the server, some of whose connections hang until one is cut.
+    let made_anew = async {
+        loop {
+            let now = etcd.get(KEY, None).await.expect("a value").take_kvs().pop().expect("the object");
+            if now.value() != before {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        etcd.delete(KEY, None).await.expect("deleted");
+        etcd.put(KEY, before.clone(), None).await.expect("made anew");
+    };
+    let (changed, ()) = tokio::join!(change, made_anew);
+    assert_eq!(changed.code, 500, "{}", changed.text());
+    assert_eq!(cluster.get(&path).await.ok()["data"]["mark"], serde_json::Value::Null);
 }

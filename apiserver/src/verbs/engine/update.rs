@@ -91,6 +91,7 @@ impl Engine {
                     there.map(OriginalState::Stored)
                 }
                 Ok(Err(Retry::StaleCache)) => self.fetch(key).await?,
+                Ok(Err(Retry::Failed(why))) => return Err(*why),
                 Err(refused) if original.is_current() => return Err(refused),
                 Err(refused) => {
                     let now = self.fetch(key).await?;
@@ -234,12 +235,13 @@ impl Engine {
         } else {
             self.store.put_keeping_lease(key, pending.bytes().to_vec(), revision, original.lease()).await
         };
-        let revision = match written.map_err(|e| storage_status(&e))? {
-            WriteResult::Done(revision) => revision,
-            WriteResult::Lost(there) => {
+        let revision = match written {
+            Ok(WriteResult::Done(revision)) => revision,
+            Ok(WriteResult::Lost(there)) => {
                 reservation.refused();
                 return Ok(Err(Retry::Conflict(there)));
             }
+            Err(error) => return Ok(Err(Retry::Failed(Box::new(storage_status(&error))))),
         };
         if let Some(count) = count {
             count();
