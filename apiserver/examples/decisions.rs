@@ -23,7 +23,7 @@ fn main() {
             let (decision, _) = std::hint::black_box(&index).decide(std::hint::black_box(&request));
             assert_eq!(decision, wanted);
         }
-        #[allow(clippy::cast_precision_loss)]
+        #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
         let each = (thread_nanos() - started) as f64 / f64::from(ROUNDS) / 1000.0;
         let line = json!({
             "figure": format!("authorisation decision ({name}), 5000 roles, 10000 bindings"),

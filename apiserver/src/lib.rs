@@ -4,8 +4,9 @@
 //! of `registry`, `admission` and `validation` judge what is written, `storage` writes it, `cache` is what reads and
 //! watches are served from. The ports between the rooms are in [`api`].
 
+#![warn(missing_docs, unreachable_pub)]
 // A Status is the error of almost everything here; boxing it everywhere would only hide that.
-#![allow(clippy::result_large_err)]
+#![allow(clippy::result_large_err, reason = "a refusal is an answer like any other")]
 
 pub mod access;
 pub mod admission;

@@ -1,5 +1,5 @@
 //! The API against real etcd: what clients rely on, over HTTPS with a client certificate.
-#![allow(clippy::panic)]
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod harness;
 

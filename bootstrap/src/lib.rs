@@ -8,6 +8,8 @@
 //!
 //! Must not: replace an authority that is there, print a key or a token, or touch a Secret that is not of its name.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod certificates;
 pub mod check;
 pub mod cluster;

@@ -3,6 +3,7 @@
 //! `controllers` lists them, `manager` runs them, `engine` is what they share. A controller's `mod.rs` wires informers
 //! and a queue, its `plan.rs` is a pure function from what was observed to the writes that follow.
 
+#![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(
     test,
     allow(clippy::panic, clippy::unwrap_used, clippy::type_complexity, reason = "tests fail by panicking")

@@ -54,7 +54,7 @@ fn figure(name: &str, value: f64, unit: &str, limit: Option<f64>) {
     println!("{}", json!({"name": name, "value": (value * 100.0).round() / 100.0, "unit": unit, "limit": limit}));
 }
 
-#[allow(clippy::cast_precision_loss)] // figures are printed with two digits
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with two digits")]
 fn to_mb(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }

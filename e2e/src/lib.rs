@@ -12,6 +12,8 @@
 //!
 //! Must not: touch cgroups, processes, namespaces or rules that it did not make.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod backup;
 pub mod bench;
 pub mod clusters;

@@ -55,7 +55,7 @@ pub fn supervise(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "a signal handler is installed by an unsafe call")]
 fn catch_stop_signals() -> Result<()> {
     for caught in [Signal::SIGTERM, Signal::SIGINT] {
         // SAFETY: the handler does nothing but store to an atomic, which is async-signal-safe.

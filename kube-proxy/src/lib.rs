@@ -4,6 +4,8 @@
 //! the modes (`mode` lists them) bring the kernel there, `proxier` runs them in turn, `component` is the process around it.
 //! `explain` and `dry_run` tell people the plan and the rules.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod addresses;
 pub mod backend;
 mod changes;

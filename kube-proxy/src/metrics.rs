@@ -108,6 +108,7 @@ pub fn cleanup_failed(family: Family) {
 }
 
 /// Ports of services without an endpoint here, though their policy asks for one.
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub fn without_local_endpoints(family: Family, count: WithoutLocal) {
     let family_metric = gauge(
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
@@ -120,6 +121,7 @@ pub fn without_local_endpoints(family: Family, count: WithoutLocal) {
 }
 
 /// Changes that wait to be planned: of services, and of their endpoints.
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub fn pending((services, endpoints): (usize, usize)) {
     for (what, count) in [("service", services), ("endpoint", endpoints)] {
         let name = format!("kubeproxy_sync_proxy_rules_{what}_changes_pending");
@@ -129,6 +131,7 @@ pub fn pending((services, endpoints): (usize, usize)) {
 }
 
 /// Rules of iptables tables: those that the kernel has, and those that the last sync wrote.
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub fn iptables_rules(family: Family, table: &str, total: usize, written: usize) {
     let labels = ["ip_family", "table"];
     let total_rules = gauge("kubeproxy_sync_proxy_rules_iptables_total", "iptables rules owned by kube-proxy", &labels);
@@ -157,6 +160,7 @@ pub fn queued(family: Family) {
 }
 
 /// A pass over the connection-tracking table has ended.
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub fn conntrack_reconciled(family: Family, deleted: usize, took: Duration) {
     histogram(
         "kubeproxy_conntrack_reconciler_sync_duration_seconds",

@@ -249,7 +249,7 @@ pub fn parse(fields: Fields, gates: &FeatureGates, master: String, host: &str) -
     let gates = fields.feature_gates(gates).map_err(|error| Invalid(vec![error.to_string()]))?;
     let override_name = fields.string("hostnameOverride");
     let node_name = if override_name.is_empty() { host } else { &override_name };
-    #[allow(clippy::cast_possible_truncation)] // a rate limit needs no more precision than the flag's float32
+    #[allow(clippy::cast_possible_truncation, reason = "a rate limit needs no more precision than the flag's float32")]
     let qps = fields.float("clientConnection.qps") as f32;
     let node_ports = node_port_addresses(&fields.list("nodePortAddresses"), mode);
     let all = if bind_address.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };

@@ -1,6 +1,6 @@
 //! Thousands of connections through userspace mode at once, and what is left of them. It needs root and iptables.
 
-#![allow(clippy::panic)]
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

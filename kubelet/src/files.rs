@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tokio::io::unix::AsyncFd;
 
 /// Registers a file, which must not block, so that it can be waited for.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "the descriptor's registration is an unsafe call")]
 pub(crate) fn pollable(file: fs::File) -> io::Result<AsyncFd<fs::File>> {
     // SAFETY: a `File` has the same descriptor until it is dropped, and `AsyncFd` owns it.
     Ok(unsafe { AsyncFd::register(file) }?)

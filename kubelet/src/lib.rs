@@ -1,5 +1,7 @@
 //! The kubelet: runs the pods of one node through a container runtime.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod api;
 mod blocking;
 mod bounded;

@@ -18,7 +18,13 @@ use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServ
 
 /// The interface's messages.
 pub mod v1 {
-    #![allow(clippy::pedantic, clippy::all, missing_docs)]
+    #![allow(
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        clippy::all,
+        missing_docs,
+        reason = "generated from the API of pod resources"
+    )]
     tonic::include_proto!("v1");
 }
 

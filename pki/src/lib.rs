@@ -6,6 +6,8 @@
 //!
 //! Must not: speak to a cluster, or follow a file out of the folders it was given.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod authority;
 pub mod cluster;
 pub mod expiration;

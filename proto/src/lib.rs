@@ -4,6 +4,8 @@
 //! bytes, merged objects, documents. Everything is written once over the tables: nothing here names a kind but what
 //! upstream computes for it ([`defaulting`]), and nothing here knows networks, etcd or time.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod cbor;
 pub mod defaulting;
 pub mod discovery;

@@ -297,7 +297,7 @@ impl Quantity {
 
     /// The nearest double.
     #[must_use]
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a float is asked for")]
     pub fn as_f64(&self) -> f64 {
         self.value as f64 * 10f64.powi(self.scale)
     }
@@ -373,7 +373,7 @@ impl Quantity {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)]
+#[expect(clippy::cast_possible_truncation, reason = "wraps as Go's conversion does")]
 fn low_bits(v: i128) -> i64 {
     v as i64
 }

@@ -49,7 +49,7 @@ fn resident() -> f64 {
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or(0.0) * 1024.0
 }
 
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 fn micros(count: usize, mut event: impl FnMut(usize)) -> f64 {
     let before = cpu();
     (0..count).for_each(&mut event);
@@ -118,7 +118,7 @@ fn place_all(sim: &mut Simulation) -> usize {
     }
 }
 
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 fn run(part: usize) -> Result<Figures, Failed> {
     let (nodes, pods, namespaces, preemptors) = (NODES / part, PODS / part, NAMESPACES / part, PREEMPTORS / part);
     let before = resident();

@@ -165,7 +165,12 @@ fn cpu() -> Duration {
     Duration::from_nanos(nanos)
 }
 
-#[allow(clippy::cast_precision_loss)]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "figures are printed with few digits"
+)]
 fn run(shape: &str, nodes: usize, pods: usize, limit: Option<f64>) -> Result<Figures, Failed> {
     let (nodes, pods) = match shape {
         // Each node has room for one pod that pushes others out.

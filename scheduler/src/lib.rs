@@ -4,6 +4,8 @@
 //! pure. `settings` is the configuration, `driver` connects all of it to the API server; `simulation` does without one.
 //! `explain` tells why a pod goes where it goes, `replay` where all of them would.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod driver;
 pub mod explain;
 pub mod framework;

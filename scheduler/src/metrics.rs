@@ -14,7 +14,7 @@ use crate::framework::{Failure, Hint, Status};
 
 /// Extension points that are timed as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "names are upstream's extension points")]
 pub enum Point {
     PreFilter,
     Filter,
@@ -408,7 +408,7 @@ pub fn binding(waited: Duration) {
 }
 
 /// Notes that room was sought, and how many pods have to go if some was found.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub fn preemption(victims: Option<usize>) {
     PREEMPTIONS.inc();
     if let Some(n) = victims {
@@ -427,7 +427,7 @@ pub fn incoming(queue: &str, event: &str) {
 }
 
 /// Notes the lengths of the queues: active, back-off, unschedulable, gated.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub fn pending(lengths: [usize; 4]) {
     for (queue, n) in ["active", "backoff", "unschedulable", "gated"].iter().zip(lengths) {
         PENDING.with_label_values(&[*queue]).set(n as f64);
@@ -435,7 +435,7 @@ pub fn pending(lengths: [usize; 4]) {
 }
 
 /// Notes the sizes of the cache.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub fn cache(sizes: crate::model::cache::Sizes) {
     for (kind, n) in [("nodes", sizes.nodes), ("pods", sizes.pods), ("assumed_pods", sizes.assumed)] {
         CACHE.with_label_values(&[kind]).set(n as f64);

@@ -1,5 +1,7 @@
 //! Shared parts of all five components: flags, serving, client, informers, authentication and authorization.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod address;
 pub mod authn;
 pub mod authz;

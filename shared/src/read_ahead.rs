@@ -133,6 +133,7 @@ mod tests {
         ReadAhead::of(Pieces { left: pieces.iter().cloned().collect(), asked: 0 })
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "below 251")]
     fn numbers(from: usize, count: usize) -> Vec<u8> {
         (from..from + count).map(|n| (n % 251) as u8).collect()
     }

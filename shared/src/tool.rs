@@ -100,7 +100,7 @@ macro_rules! dump {
     ($(#[$about:meta])* $name:ident $($field:ident: $kind:ty),* $(,)?) => {
         $(#[$about])*
         #[derive(Debug, Default)]
-        #[allow(missing_docs)]
+        #[allow(missing_docs, reason = "one field for each row of the table")]
         pub struct $name {
             $(pub $field: Vec<$kind>,)*
         }

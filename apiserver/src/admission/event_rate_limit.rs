@@ -138,7 +138,7 @@ impl EventRateLimit {
                     "limits[{at}].burst: Invalid value: {burst}: must be greater than or equal to qps"
                 )));
             }
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "a limit per second is a float")]
             let limit = Limit {
                 kind,
                 qps: qps as f64,

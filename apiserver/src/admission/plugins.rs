@@ -378,7 +378,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
     row("AlwaysDeny", false, Both, ALL, EVERYTHING, &[], |_| Ok(Arc::new(AlwaysDeny))),
 ];
 
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, reason = "one row of a table a call")]
 const fn row(
     name: &'static str,
     on: bool,

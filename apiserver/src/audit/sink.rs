@@ -158,7 +158,7 @@ fn losses() -> metrics::CounterVec {
 }
 
 fn failed(plugin: &str, events: usize, error: &str) {
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     losses().with_label_values(&[plugin]).inc_by(events as f64);
     tracing::error!(plugin, impacted = events, error, "Error in audit plugin");
 }

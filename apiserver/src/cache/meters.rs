@@ -74,7 +74,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Takes over what the caches have counted; what objects take is known where lists cost by it.
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     pub fn publish(&self, caches: &CacheRegistry, sizes: bool) {
         for tally in caches.stats() {
             let labels: [&str; 2] = [&tally.row.group, &tally.row.plural];

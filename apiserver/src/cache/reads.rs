@@ -73,7 +73,7 @@ impl ReadMetrics {
     }
 
     /// A list: objects looked at, objects in it.
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     pub fn observe_list(&self, fetched: usize, returned: usize) {
         self.lists.inc();
         self.fetched.inc_by(fetched as f64);
@@ -81,7 +81,7 @@ impl ReadMetrics {
     }
 
     /// A watch begins with so many events.
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     pub fn observe_initial_events(&self, events: usize) {
         if events > 0 {
             self.initial.inc_by(events as f64);

@@ -169,7 +169,7 @@ fn is_listed(listed: &Value, value: &Value) -> bool {
 }
 
 /// A number without its fraction.
-#[allow(clippy::cast_possible_truncation)]
+#[expect(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
 fn whole(n: f64) -> i64 {
     n as i64
 }

@@ -44,7 +44,7 @@ impl Costs {
 
 /// Text for a cost above its limit.
 pub(super) fn too_expensive(what: &str, cost: u64, limit: u64) -> String {
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "shown with one digit after the point")]
     let times = cost as f64 / limit as f64;
     let times = if times > 100.0 {
         "more than 100x".to_owned()

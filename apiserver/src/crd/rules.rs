@@ -234,7 +234,10 @@ fn typed<'v>(value: &'v Value, schema: Option<&Schema>, root: bool) -> cel::Valu
         })),
         Value::Array(list) => cel::Value::list(list.iter().map(|v| typed(v, schema.items.as_deref(), false))),
         Value::Number(n) if &*schema.kind == "number" => cel::Value::Double(n.as_f64().unwrap_or(f64::NAN)),
-        #[allow(clippy::cast_possible_truncation)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a schema's integer may be written as a float; casts of floats saturate"
+        )]
         Value::Number(n) if &*schema.kind == "integer" && !n.is_i64() => {
             cel::Value::Int(n.as_f64().unwrap_or(0.0) as i64)
         }

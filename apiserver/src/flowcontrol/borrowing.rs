@@ -110,7 +110,7 @@ impl Bounds {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of floats saturate")]
 fn whole(value: f64) -> u32 {
     // Casts of floats saturate.
     value as u32

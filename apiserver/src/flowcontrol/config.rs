@@ -72,7 +72,7 @@ impl LevelSpec {
     /// Most seats the estimate of one request may come to; 0 is no bound.
     pub(super) fn widest(&self, nominal: u32) -> u32 {
         let Mode::Queue { hand, .. } = self.mode else { return 0 };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a u32, rounded up")]
         let part = (f64::from(nominal) * WIDEST_PART).ceil() as u32;
         part.min(nominal / hand.max(1)).max(1)
     }

@@ -77,10 +77,10 @@ impl Inner {
     fn observe(&mut self, now: Duration) {
         let (waiting, executing, seats) = self.queues.load();
         let limit = f64::from(self.queues.limit());
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
         let (waiting, executing) = (waiting as f64, executing as f64);
         let room = match self.spec.mode {
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
             Mode::Queue { queues, length, .. } => f64::from(queues) * length as f64,
             _ => 1.0,
         };

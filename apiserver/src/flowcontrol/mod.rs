@@ -202,7 +202,7 @@ impl FlowControl {
                 Ok(self.seat(about, grant, ticket))
             }
             (Start::Waits { queue, ticket, length }, Some(told)) => {
-                #[allow(clippy::cast_precision_loss)]
+                #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
                 schema.meters.queue_length.observe(length as f64);
                 let since = Instant::now();
                 let patience = self.patience(query);

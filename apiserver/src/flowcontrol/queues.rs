@@ -431,7 +431,7 @@ impl<T> QueueSet<T> {
             return;
         }
         let served: u32 = self.queues.values().map(|q| q.seats).sum();
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
         let rate = f64::from(served.min(self.limit)) / active as f64;
         self.now += rate * passed;
     }

@@ -27,7 +27,7 @@ impl Timing {
         self.since = self.since.max(now);
         let at = self.bounds.partition_point(|bound| *bound < self.ratio);
         self.nanos[at] += u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "a mean needs no last digit")]
         let samples = passed.as_nanos() as f64;
         self.sum += self.ratio * samples;
         self.ratio = if of > 0.0 { value / of } else { value };

@@ -251,7 +251,7 @@ fn clauses(header: &str) -> Vec<Clause<'_>> {
             let parameters: Vec<_> = parts.filter_map(parameter).collect();
             // What is no number is none, as Go has it.
             let q = parameters.iter().rfind(|(k, _)| *k == "q").map_or(1.0, |(_, v)| v.parse::<f32>().unwrap_or(0.0));
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0..=1000")]
             let quality = (q.clamp(0.0, 1.0) * 1000.0) as u16;
             let specificity = if matches!(media, "*" | "*/*") {
                 0

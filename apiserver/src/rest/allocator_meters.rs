@@ -116,7 +116,7 @@ pub(super) fn address(range: &IpNet, chosen: AllocationScope, since: Instant, ta
 }
 
 /// So many addresses of a range of so many are taken.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub(super) fn addresses(range: &IpNet, taken: u64, size: u64) {
     let cidr = range.to_string();
     ADDRESSES.allocated.with_label_values(&[cidr.as_str()]).set(taken as f64);
@@ -130,7 +130,7 @@ pub(super) fn port(chosen: AllocationScope, taken: bool) {
 }
 
 /// So many ports are taken and so many free.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub(super) fn ports(taken: usize, free: usize) {
     PORTS.allocated.set(taken as f64);
     PORTS.available.set(free as f64);
@@ -142,7 +142,7 @@ pub(super) fn begin_repairs() {
 }
 
 /// So many ports were not taken by whom they should be.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub(super) fn port_repaired(what: &str, count: usize) {
     if count > 0 {
         PORTS.repaired.with_label_values(&[what]).inc_by(count as f64);

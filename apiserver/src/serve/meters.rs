@@ -173,7 +173,7 @@ impl Metrics {
             "deletecollection" => "delete_collection",
             verb => verb,
         };
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
         self.bodies.with_label_values(&[&info.resource, verb, &info.api_group]).observe(bytes as f64);
     }
 
@@ -200,7 +200,7 @@ impl Metrics {
     /// Brings up to date what is only looked at when somebody asks.
     pub(super) fn publish(&self) {
         for (kind, count) in ["readOnly", "mutating"].iter().zip(&self.working) {
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
             self.in_flight.with_label_values(&[kind]).set(count.load(Ordering::Relaxed) as f64);
         }
     }
@@ -258,7 +258,7 @@ impl Drop for ResponseMeasurement {
             gauge.dec();
         }
         if let Some(sizes) = &self.sizes {
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
             sizes.observe(self.sent as f64);
         }
     }

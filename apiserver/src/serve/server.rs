@@ -121,7 +121,7 @@ impl Server {
         self.objects_of.reset();
         let counts = if self.response_policy.counts { self.engine.caches.counts() } else { Vec::new() };
         for (resource, count) in counts {
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
             let count = count as f64;
             let (plural, group) = resource.split_once('.').unwrap_or((&resource, ""));
             self.objects.with_label_values(&[resource.as_str()]).set(count);

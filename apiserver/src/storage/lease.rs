@@ -55,7 +55,7 @@ impl Pool {
         }
         let id = timed(Call::LeaseGrant, self.client.clone().grant(ttl + reuse, None)).await?.id();
         if let Some(full) = current.take() {
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
             LEASED.observe(full.keys as f64);
         }
         let until = Instant::now() + Duration::from_secs(reuse.unsigned_abs());

@@ -20,7 +20,7 @@ pub async fn poll_size(store: Store, interval: Duration) {
     loop {
         tick.tick().await;
         match timed(Call::Status, store.etcd().maintenance.clone().status()).await {
-            #[allow(clippy::cast_precision_loss)]
+            #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
             Ok(status) => size.with_label_values(&[&cluster]).set(status.db_size() as f64),
             Err(error) => tracing::debug!(%error, "Failed to get the database size of etcd"),
         }

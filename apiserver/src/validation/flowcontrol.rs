@@ -306,9 +306,13 @@ fn queuing(of: &Value, path: &Path, out: &mut Vec<Error>) {
         let why = format!("should not be greater than queues ({queues})");
         out.push(Error::invalid(path.child("handSize"), hand, &why));
     } else {
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            reason = "at most 10 * log2(10^7) bits"
+        )]
         let bits = (0..hand).map(|i| ((queues - i) as f64).log2()).sum::<f64>().ceil() as i64;
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "at most 10 * log2(10^7) bits")]
         if bits as f64 > ENTROPY {
             let why =
                 format!("required entropy bits of deckSize {queues} and handSize {hand} should not be greater than 60");

@@ -57,7 +57,7 @@ impl WatchMetrics {
     }
 
     /// An event of so many bytes, to be counted with others.
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     pub(super) fn sized(&self, bytes: usize) {
         self.sizes.observe(bytes as f64);
     }

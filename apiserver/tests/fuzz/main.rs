@@ -2,7 +2,7 @@
 //!
 //! One line per target at the end of this file: its name, what it reads, what it begins with. By default each runs for
 //! a moment; `FUZZ_SECONDS` gives each so many seconds, `FUZZ_SEED` other bytes. What fails prints its input.
-#![allow(clippy::panic)]
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod driver;
 mod targets;

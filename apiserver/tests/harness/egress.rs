@@ -102,7 +102,8 @@ async fn at(address: String, stream: impl AsyncRead + AsyncWrite + Unpin + Send 
 /// The answer that a request spells out.
 fn told(spelled: &[u8]) -> Response<Full<Bytes>> {
     let spelled: serde_json::Value = serde_json::from_slice(spelled).expect("JSON");
-    let mut answer = Response::builder().status(spelled["code"].as_u64().map_or(200, |code| code as u16));
+    let mut answer =
+        Response::builder().status(spelled["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(200));
     for (name, value) in spelled["headers"].as_object().into_iter().flatten() {
         answer = answer.header(name, value.as_str().expect("text"));
     }

@@ -1,5 +1,5 @@
 //! A real etcd and an apiserver in this process, on free ports of the loopback, with certificates of their own.
-#![allow(dead_code)] // Each test binary uses its part of it.
+#![allow(dead_code, reason = "each test binary uses its part of it")]
 
 mod egress;
 mod extension;
@@ -28,13 +28,13 @@ pub use testkit::{
     webhook::Webhook,
 };
 
-#[allow(unused_imports)]
+#[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub use egress::{CLOSED, Proxy, Speaks};
-#[allow(unused_imports)]
+#[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub use extension::{Extension, GROUP as EXTENSION};
-#[allow(unused_imports)]
+#[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub use kms::Kms;
-#[allow(unused_imports)]
+#[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub use kubelet::{Kubelet, head};
 
 /// A port that nobody has, and that no connection is given as its own: whoever asks for a server that does not listen

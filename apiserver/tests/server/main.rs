@@ -1,5 +1,5 @@
 //! The API as clients meet it: one server and one etcd for all tests of this binary.
-#![allow(clippy::panic)]
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -12,6 +12,7 @@ const PAGE: usize = 500;
 #[derive(Debug, Deserialize)]
 #[serde(bound = "T: DeserializeOwned")]
 pub struct Page<T> {
+    /// Objects of the page.
     #[serde(default = "Vec::new", deserialize_with = "items")]
     pub items: Vec<T>,
     #[serde(default)]

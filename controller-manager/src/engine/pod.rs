@@ -4,6 +4,8 @@
 //! them, so that tens of thousands of pods fit in little memory. A field that a controller comes to need is added here.
 //! These pods are never written back whole; controllers create pods of the API's own type.
 
+#![allow(missing_docs, reason = "fields have the names that the API describes")]
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Deref;

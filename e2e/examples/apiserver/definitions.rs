@@ -65,7 +65,7 @@ async fn read_back(client: &mut Client, number: usize) -> anyhow::Result<()> {
 }
 
 /// All of it.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn all(world: &World, count: usize) -> anyhow::Result<()> {
     let mut client = world.client().await?;
     read_nothing(&mut client).await?;

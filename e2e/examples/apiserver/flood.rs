@@ -176,7 +176,7 @@ pub async fn all(world: &World) -> anyhow::Result<()> {
         cpu += world.cpu() - before;
         time += since.elapsed();
     }
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
     let rate = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / time.as_secs_f64();
     figure("flood by one tenant: lists of 500 pods answered", rate(&answers.given), "/s", None);
     figure("flood by one tenant: refusals", rate(&answers.refused), "/s", None);

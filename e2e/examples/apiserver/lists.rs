@@ -59,7 +59,7 @@ fn headers(case: &Case) -> Vec<(&'static str, &'static str)> {
 }
 
 /// All of them.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn all(world: &World, count: usize) -> anyhow::Result<()> {
     let mut client = world.client().await?;
     let mut peak: f64 = 0.0;

@@ -16,7 +16,7 @@ use testkit::world::World;
 const WRITERS: usize = 16;
 
 /// Adds pods below the server, as they stand in etcd, until there are so many.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn more_pods(world: &World, have: usize, want: usize) -> anyhow::Result<()> {
     let etcd = world.etcd().await?;
     let path = |number: usize| format!("/registry/pods/default/{}", pods::name(number));
@@ -58,7 +58,7 @@ pub async fn more_pods(world: &World, have: usize, want: usize) -> anyhow::Resul
 }
 
 /// Watches that nothing happens to.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn idle_watches(world: &World, count: usize) -> anyhow::Result<()> {
     const PER_CONNECTION: usize = 50;
     const SECONDS: u64 = 5;

@@ -27,7 +27,7 @@ where
     let began = Instant::now();
     let all = side_by_side(AT_ONCE, 0..count, |i, number| request(clients[i % CONNECTIONS].clone(), number));
     let ((), cpu) = world.cpu_of(all).await?;
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
     let each = cpu / count as f64;
     Ok((began.elapsed().as_secs_f64(), each))
 }
@@ -43,12 +43,12 @@ async fn raw_puts(world: &World, values: &[Bytes]) -> anyhow::Result<f64> {
     .await?;
     let took = began.elapsed().as_secs_f64();
     client.kv_client().delete("/bench/", Some(etcd_client::DeleteOptions::new().with_prefix())).await?;
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
     Ok(values.len() as f64 / took)
 }
 
 /// Creates the pods all other figures are about.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn create(world: &World, count: usize) -> anyhow::Result<()> {
     let mut client = world.client().await?;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
@@ -83,7 +83,7 @@ pub async fn create(world: &World, count: usize) -> anyhow::Result<()> {
 }
 
 /// GET and PATCH.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn all(world: &World) -> anyhow::Result<()> {
     for (what, accept) in [("protobuf", PROTOBUF), ("JSON", JSON)] {
         let (seconds, cpu) = run(world, ROUND, |mut client, number| async move {

@@ -53,7 +53,7 @@ async fn opening(world: &World) -> anyhow::Result<()> {
         Ok(())
     };
     let (_, cpu) = world.cpu_of(open).await?;
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
     figure("opening a watch: CPU", cpu / COUNT as f64, "ms", Some(0.1));
     Ok(())
 }
@@ -96,7 +96,7 @@ async fn follow(mut watch: Watch, epoch: Instant, seen: Arc<AtomicU64>, delays: 
         }
         for stamp in found {
             seen.fetch_add(1, Ordering::Relaxed);
-            #[allow(clippy::cast_precision_loss)]
+            #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
             delays.lock().push(now.saturating_sub(stamp) as f64 / 1e3);
         }
     }
@@ -140,9 +140,9 @@ async fn fan_out(world: &World, name: &str, load: &Load) -> anyhow::Result<()> {
     let mut delays = std::mem::take(&mut *delays.lock());
     delays.sort_by(f64::total_cmp);
     let at = |p: usize| delays.get(delays.len() * p / 100).copied().unwrap_or(f64::NAN);
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
     figure(&format!("{name}: CPU per delivered event"), cpu / arrived.max(1) as f64, "ms", Some(load.limit));
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
     figure(&format!("{name}: delivered"), arrived as f64 / expected as f64, "", Some(1.0));
     figure(&format!("{name}: p50"), at(50), "ms", load.delays.map(|(median, _)| median));
     figure(&format!("{name}: p99"), at(99), "ms", load.delays.map(|(_, last)| last));

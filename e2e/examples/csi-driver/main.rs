@@ -28,7 +28,14 @@ use v1::node_server::NodeServer;
 
 /// The interface's messages and services, which `build.rs` makes for `prost` and `tonic_prost`.
 mod v1 {
-    #![allow(clippy::pedantic, clippy::all, missing_docs, dead_code)]
+    #![allow(
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        clippy::all,
+        missing_docs,
+        dead_code,
+        reason = "generated from the CSI specification"
+    )]
     tonic::include_proto!("csi.v1");
 }
 

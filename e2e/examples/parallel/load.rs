@@ -61,7 +61,7 @@ pub async fn lists(apiserver: &str) -> anyhow::Result<f64> {
 }
 
 /// Answers in a second to clients that ask without a pause.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 async fn saturate(world: &World, paths: &[String], accept: &'static str) -> anyhow::Result<f64> {
     let clients = try_join_all((0..CONNECTIONS).map(|_| world.client())).await?;
     let answered = Arc::new(AtomicU64::new(0));
@@ -98,7 +98,7 @@ async fn ask(
 }
 
 /// Events delivered in a second, of objects that change as fast as they can be written.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn watches(apiserver: &str) -> anyhow::Result<f64> {
     let world = World::start(apiserver).await?;
     let mut writer = world.client().await?;

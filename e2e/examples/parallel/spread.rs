@@ -15,7 +15,7 @@ const EDGE: usize = COUNT / 10;
 const AT_ONCE: usize = 64;
 
 /// Pods placed in a second that wait when the scheduler starts.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn rate(apiserver: &str, binary: &str) -> anyhow::Result<f64> {
     let world = scheduling::world(apiserver).await?;
     scheduling::create_nodes(&world).await?;

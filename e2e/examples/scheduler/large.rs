@@ -112,7 +112,7 @@ pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
     .await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let used = (scheduler.process.cpu() - before).as_secs_f64() * 1e6;
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
     figure("a change of a running pod: CPU of kube-scheduler", used / CHANGED as f64, "us", None);
     Ok(())
 }

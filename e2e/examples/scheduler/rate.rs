@@ -20,7 +20,7 @@ const EDGE: usize = COUNT / 10;
 const SINGLE: usize = 2_000;
 const PAUSE: Duration = Duration::from_millis(10);
 
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 fn rate(pods: &Pods) -> f64 {
     let times: Vec<_> = pods.bound.iter().map(|(_, bound)| *bound).collect();
     (COUNT - 2 * EDGE) as f64 / (times[COUNT - EDGE - 1] - times[EDGE]).as_secs_f64()
@@ -41,7 +41,7 @@ async fn bare(world: &World) -> anyhow::Result<f64> {
 }
 
 /// All figures.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 pub async fn all(apiserver: &str, binary: &str) -> anyhow::Result<()> {
     let world = scheduling::world(apiserver).await?;
     scheduling::create_nodes(&world).await?;

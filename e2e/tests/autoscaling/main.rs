@@ -1,7 +1,7 @@
 //! The horizontal pod autoscaler against a metrics API behind kube-apiserver: both components as processes of their own,
 //! the metrics server is the test. Nobody runs the pods; the test says that they are ready.
 
-#![allow(clippy::panic, clippy::expect_used)] // a test panics to say what is wrong
+#![allow(clippy::panic, clippy::expect_used, reason = "a test panics to say what is wrong")]
 
 mod metrics;
 

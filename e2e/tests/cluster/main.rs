@@ -1,7 +1,7 @@
 //! One two-node cluster, and what people do with it: the two-tier example, kubectl's verbs, and things that break.
 //! The phases share the cluster, because starting it and the images is what takes the time.
 
-#![allow(clippy::panic)] // a test panics to say what is wrong
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod claims;
 mod devices;

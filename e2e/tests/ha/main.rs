@@ -1,7 +1,7 @@
 //! A control plane of three under faults: etcd members and API servers that die or freeze, leaders that die, are stopped or
 //! freeze, and a backup that is restored. Clients work against haproxy meanwhile, and every answer counts.
 
-#![allow(clippy::panic)] // a test panics to say what is wrong
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod histories;
 mod leaders;

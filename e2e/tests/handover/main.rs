@@ -7,7 +7,7 @@
 //! left out: a process may tell of its end when it is over. `HANDOVERS` (5) says how often, `HANDOVER_SEED` (1) how;
 //! `OTHER_MANAGER` and `OTHER_SCHEDULER` name another binary for one of the two.
 
-#![allow(clippy::panic, clippy::expect_used)] // a test panics to say what is wrong
+#![allow(clippy::panic, clippy::expect_used, reason = "a test panics to say what is wrong")]
 
 mod history;
 mod leaders;

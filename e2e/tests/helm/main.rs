@@ -1,10 +1,10 @@
 //! The chart of a control plane in a cluster of its own: two tenants side by side, a node that joins one, an upgrade under
 //! load, and nothing left in the end.
 
-#![allow(clippy::panic)] // a test panics to say what is wrong
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod addons;
-#[allow(dead_code)] // the phases of the other clusters ask for more
+#[allow(dead_code, reason = "the phases of the other clusters ask for more")]
 mod images;
 mod joining;
 mod tenant;

@@ -2,7 +2,7 @@
 //! operator who installs what it asks for. After each attack another tenant's Deployment rolls out, the new pod becomes
 //! the Service's endpoint and answers through the node port, no component has restarted and none has grown past its limit.
 
-#![allow(clippy::panic)] // a test panics to say what is wrong
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod attacks;
 mod bystander;

@@ -2,7 +2,7 @@
 //! with stacked etcd and a worker is made, grown, upgraded and taken apart. A Service and the cluster's DNS are asked
 //! without a pause from the moment there is a worker. In a second one each of the five is swapped, there and back.
 
-#![allow(clippy::panic)] // a test panics to say what is wrong
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod certificates;
 mod lab;

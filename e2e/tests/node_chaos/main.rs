@@ -7,7 +7,7 @@
 //! `NODE_CHAOS_KILLS` (10) says how often, `CHAOS_SEED` (1) how, `NODE_OUTAGE_SECONDS` (20) how long. The whole is e2e/tests/node_chaos's only test, because the
 //! cluster takes longer to start than ten kills.
 
-#![allow(clippy::panic, clippy::expect_used)] // a test panics to say what is wrong
+#![allow(clippy::panic, clippy::expect_used, reason = "a test panics to say what is wrong")]
 
 mod book;
 mod dice;

@@ -1,7 +1,7 @@
 //! Storage with upstream's counterparts: csi-test's sanity suite against the CSI driver of the tests, and the driver in a
 //! cluster with upstream's attacher, provisioner, resizer and snapshotter.
 
-#![allow(clippy::panic)] // a test panics to say what is wrong
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod sanity;
 mod volumes;

@@ -101,6 +101,7 @@ impl Collector for Metrics {
         self.0.iter().collect()
     }
 
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     fn collect(&self) -> Vec<MetricFamily> {
         let found = read().unwrap_or_default();
         let family = |counter: &Accounted| {

@@ -215,7 +215,7 @@ impl Renderer<'_> {
             let left = endpoints.len() - index;
             if left > 1 {
                 // Each rule sees only what the rules before it let pass.
-                #[allow(clippy::cast_precision_loss)]
+                #[allow(clippy::cast_precision_loss, reason = "a probability is a float")]
                 let share = 1.0 / left as f64;
                 write!(line, "-m statistic --mode random --probability {share:.10} ").ok();
             }

@@ -2,7 +2,7 @@
 //! end is what a fresh start writes, and connections to a service that does not change have gone on. `CHURN_SEED` names another run, `CHURN_CHANGES` lengthens it, `MODES` names the modes that
 //! are run and must not be left out.
 
-#![allow(clippy::panic)]
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod dump;
 mod probe;

@@ -1,7 +1,7 @@
 //! Connections of one table over real traffic, for each proxy mode and both families. It needs root and the mode's tools; a
 //! mode that the kernel lacks is left out with the reason. `MODES` names those that are run, and must not be left out.
 
-#![allow(clippy::panic)]
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod services;
 

@@ -89,7 +89,7 @@ fn options(config: &Config, kubeconfig: &str) -> shared::client::Options {
     let (qps, burst) = (config.kubelet.kube_api_qps, config.kubelet.kube_api_burst);
     shared::client::Options {
         kubeconfig: kubeconfig.to_owned(),
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "a rate is a float")]
         qps: qps.max(0) as f32,
         burst: u32::try_from(burst).unwrap_or(0),
         user_agent: shared::client::user_agent("kubelet"),
@@ -110,7 +110,7 @@ enum Purpose {
 
 impl Purpose {
     /// Requests a second and at once.
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a rate is a float")]
     fn pace(self, config: &Config) -> (f32, u32) {
         let kubelet = &config.kubelet;
         let (qps, burst) = match self {

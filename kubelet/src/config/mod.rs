@@ -43,7 +43,7 @@ const EVICTION_HARD: [(&str, &str); 5] = [
 /// `KubeletConfiguration`. What each field does is told by [`effects`].
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct KubeletConfiguration {
     pub enable_server: bool,
     pub static_pod_path: String,
@@ -195,7 +195,7 @@ pub struct KubeletConfiguration {
 /// `authentication`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct Authentication {
     pub x509: X509,
     pub webhook: Webhook,
@@ -205,7 +205,7 @@ pub struct Authentication {
 /// `authentication.x509`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct X509 {
     #[serde(rename = "clientCAFile")]
     pub client_ca_file: String,
@@ -214,7 +214,7 @@ pub struct X509 {
 /// `authentication.webhook`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct Webhook {
     pub enabled: bool,
     #[serde(rename = "cacheTTL")]
@@ -224,7 +224,7 @@ pub struct Webhook {
 /// `authentication.anonymous`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct Anonymous {
     pub enabled: bool,
 }
@@ -232,7 +232,7 @@ pub struct Anonymous {
 /// `authorization`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct Authorization {
     pub mode: String,
     pub webhook: AuthorizationWebhook,
@@ -241,7 +241,7 @@ pub struct Authorization {
 /// `authorization.webhook`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct AuthorizationWebhook {
     #[serde(rename = "cacheAuthorizedTTL")]
     pub cache_authorized_ttl: GoDuration,
@@ -252,7 +252,7 @@ pub struct AuthorizationWebhook {
 /// `memorySwap`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct MemorySwap {
     pub swap_behavior: String,
 }
@@ -260,7 +260,7 @@ pub struct MemorySwap {
 /// An item of `shutdownGracePeriodByPodPriority`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct PriorityGracePeriod {
     pub priority: i32,
     pub shutdown_grace_period_seconds: i64,
@@ -269,7 +269,7 @@ pub struct PriorityGracePeriod {
 /// `userNamespaces`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct UserNamespaces {
     #[serde(rename = "idsPerPod")]
     pub ids_per_pod: Option<i64>,
@@ -278,14 +278,14 @@ pub struct UserNamespaces {
 /// `crashLoopBackOff`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "fields are upstream's and described in its API reference")]
 pub struct CrashLoopBackOff {
     pub max_container_restart_period: GoDuration,
 }
 
 /// Settings that only flags have.
 #[derive(Clone, Debug, Default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "flags are upstream's and described in the table of flags")]
 pub struct CommandLine {
     pub kubeconfig: String,
     pub bootstrap_kubeconfig: String,

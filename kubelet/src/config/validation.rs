@@ -231,7 +231,7 @@ fn swap_and_back_off(kubelet: &KubeletConfiguration, document: &Value, gates: &F
     let longest = longest.and_then(|text| parse_nanos(text).ok());
     let limited = gates.enabled("KubeletCrashLoopBackOffMax");
     let seconds = |nanos: i64| {
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "a duration in seconds for a message")]
         let seconds = nanos as f64 / SECOND as f64;
         seconds.to_string()
     };

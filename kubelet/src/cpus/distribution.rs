@@ -169,7 +169,7 @@ fn thousandths(value: f64) -> f64 {
 }
 
 /// Standard deviation, rounded to thousandths.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "counts of processors are far below 2^52")]
 fn deviation(values: &BTreeMap<u32, usize>) -> f64 {
     let count = values.len().max(1) as f64;
     let mean = thousandths(values.values().map(|value| *value as f64).sum::<f64>() / count);

@@ -15,7 +15,7 @@ const BY_CACHE: &str = "prefer-align-cpus-by-uncorecache";
 
 /// Options of the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own for users")]
 pub(super) struct Options {
     /// Containers with processors of their own share no core.
     pub(super) whole_cores: bool,

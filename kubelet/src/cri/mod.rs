@@ -10,7 +10,13 @@ use std::time::Duration;
 pub use client::Client;
 
 /// Messages and stubs of the `runtime.v1` package.
-#[allow(missing_docs, clippy::all, clippy::pedantic)]
+#[allow(
+    clippy::allow_attributes_without_reason,
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated from the runtime's API"
+)]
 pub mod v1 {
     tonic::include_proto!("runtime.v1");
 }

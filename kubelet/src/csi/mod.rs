@@ -24,7 +24,13 @@ pub use volume::Volume;
 
 /// The interface's messages.
 pub mod v1 {
-    #![allow(clippy::pedantic, clippy::all, missing_docs)]
+    #![allow(
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        clippy::all,
+        missing_docs,
+        reason = "generated from the CSI specification"
+    )]
     tonic::include_proto!("csi.v1");
 }
 

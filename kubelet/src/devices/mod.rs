@@ -31,7 +31,13 @@ use v1beta1::ContainerAllocateResponse;
 
 /// The interface's messages.
 pub mod v1beta1 {
-    #![allow(clippy::pedantic, clippy::all, missing_docs)]
+    #![allow(
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        clippy::all,
+        missing_docs,
+        reason = "generated from the device plugins' API"
+    )]
     tonic::include_proto!("v1beta1");
 }
 

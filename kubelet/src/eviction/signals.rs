@@ -169,7 +169,12 @@ impl Least {
     fn of(&self, capacity: u64) -> u64 {
         match self {
             Self::Amount(amount) => *amount,
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                clippy::cast_precision_loss,
+                reason = "a share of a capacity; casts of floats saturate"
+            )]
             Self::Share(share) => (capacity as f64 * share) as u64,
         }
     }

@@ -8,7 +8,13 @@ use v1::registration_client::RegistrationClient;
 
 /// The interface's messages.
 pub mod v1 {
-    #![allow(clippy::pedantic, clippy::all, missing_docs)]
+    #![allow(
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        clippy::all,
+        missing_docs,
+        reason = "generated from the registration's API"
+    )]
     tonic::include_proto!("pluginregistration");
 }
 

@@ -28,7 +28,13 @@ use tokio_util::sync::CancellationToken;
 
 /// The interface's messages.
 pub mod v1 {
-    #![allow(clippy::pedantic, clippy::all, missing_docs)]
+    #![allow(
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        clippy::all,
+        missing_docs,
+        reason = "generated from the API of DRA drivers"
+    )]
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }
 

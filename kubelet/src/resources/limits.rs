@@ -205,7 +205,12 @@ fn swap(pod: &Pod, container: &Container, machine: &MachineInfo, config: &Resour
     if !suits || fixed || machine.memory == 0 || asked > machine.memory {
         return 0;
     }
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "upstream's formula in floats; casts saturate"
+    )]
     let part = (asked as f64 / machine.memory as f64 * machine.swap as f64) as u64;
     part
 }

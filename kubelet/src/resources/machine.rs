@@ -204,7 +204,12 @@ fn kibibytes(bytes: u64) -> Quantity {
 fn threshold_bytes(threshold: &str, total: u64) -> u64 {
     if let Some(percent) = threshold.strip_suffix('%') {
         let share = percent.trim().parse::<f64>().unwrap_or_default().clamp(0.0, 100.0) / 100.0;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a share of a capacity; casts of floats saturate"
+        )]
         return (total as f64 * share) as u64;
     }
     threshold.parse::<Amount>().map_or(0, |amount| u64::try_from(amount.value()).unwrap_or_default())

@@ -44,7 +44,7 @@ impl Server {
     }
 
     /// The pod that a path names.
-    #[allow(clippy::result_large_err)] // A refusal is an answer like any other.
+    #[allow(clippy::result_large_err, reason = "a refusal is an answer like any other")]
     pub(super) fn pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<Pod, Answer> {
         self.manager.find(namespace, name, uid).ok_or_else(|| error(StatusCode::NOT_FOUND, "pod does not exist"))
     }

@@ -43,7 +43,7 @@ struct Streams {
 }
 
 impl Streams {
-    #[allow(clippy::result_large_err)] // A refusal is an answer like any other.
+    #[allow(clippy::result_large_err, reason = "a refusal is an answer like any other")]
     fn of<B>(request: &Request<B>) -> Result<Self, Answer> {
         let on = |names: [&str; 2]| names.iter().any(|name| query::flag(request, name));
         let streams = Self {

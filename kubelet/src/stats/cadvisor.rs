@@ -73,7 +73,7 @@ pub(super) struct Host<'a> {
     pub(super) now: i64,
 }
 
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 fn float(value: u64) -> f64 {
     value as f64
 }
@@ -183,7 +183,7 @@ impl CgroupStats {
         self.throttling[which]
     }
 
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     fn waited(&self, resource: &str, which: usize) -> Option<f64> {
         self.pressure.get(resource).map(|totals| totals[which] as f64 / 1e6)
     }

@@ -42,7 +42,7 @@ impl Families {
     }
 }
 
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 fn float(value: u64) -> f64 {
     value as f64
 }
@@ -51,7 +51,7 @@ fn seconds(nanoseconds: u64) -> f64 {
     float(nanoseconds) / 1e9
 }
 
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 fn started(container: &ContainerUsage) -> f64 {
     container.started_at as f64 / 1e9
 }

@@ -73,7 +73,7 @@ pub fn processors(is_refused: bool) {
 }
 
 /// Shows how many processors are shared, how many containers have to themselves, and the latter by NUMA node.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 pub fn processors_given(shared: usize, exclusive: usize, by_node: impl IntoIterator<Item = (u32, usize)>) {
     let set = |name: &str, help: &str, value: usize| {
         gauge(name, help, &NO_LABELS).with_label_values(&NO_LABELS).set(value as f64);

@@ -96,7 +96,7 @@ fn without<'a>(missing: &Missing, gone: impl Iterator<Item = &'a Arc<Pod>>) -> M
 fn distance(pod: &Pod, missing: &Missing) -> f64 {
     let share = |(name, amount): (&String, &i64)| {
         let left = amount.saturating_sub(gives(pod, name)).max(0);
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "upstream's formula in floats")]
         let share = left as f64 / (*amount).max(1) as f64;
         share * share
     };

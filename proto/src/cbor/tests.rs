@@ -97,7 +97,7 @@ fn every_short_number_is_itself() {
     for bits in 0..=u16::MAX {
         let number = widened(bits);
         if number.is_finite() {
-            #[allow(clippy::cast_possible_truncation)]
+            #[allow(clippy::cast_possible_truncation, reason = "the test wants a rounded value")]
             let back = narrowed(number as f32);
             assert_eq!(back.map(widened), Some(number), "{bits:04x}");
         }

@@ -38,7 +38,7 @@ const NAMES: usize = 16;
 
 /// The integer that a float is, where JSON's readers tell it apart from its neighbours.
 #[must_use]
-#[allow(clippy::cast_possible_truncation)]
+#[expect(clippy::cast_possible_truncation, reason = "checked to be whole and below 2^53")]
 pub fn whole(value: f64) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_991.0;
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)

@@ -181,7 +181,7 @@ pub(super) fn embedded_kind(field: &Field) -> Option<(String, &str)> {
 fn one(kind: &Kind, name: &str, wire: Wire<'_>, old: Option<Value>, depth: usize) -> Result<Value, Error> {
     Ok(match kind {
         Kind::Bool => Value::Bool(wire.int(name)? != 0),
-        #[allow(clippy::cast_possible_truncation)]
+        #[expect(clippy::cast_possible_truncation, reason = "32 bits of the wire, as Go reads them")]
         Kind::Int32 => Value::from(wire.int(name)? as i32),
         Kind::Int64 => Value::from(wire.int(name)?),
         Kind::Double => match wire {
@@ -231,7 +231,7 @@ pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Val
             while let Some((number, wire)) = reader.next()? {
                 match number {
                     1 => is_text = wire.int("type")? == 1,
-                    #[allow(clippy::cast_possible_truncation)]
+                    #[expect(clippy::cast_possible_truncation, reason = "32 bits of the wire, as Go reads them")]
                     2 => number_value = wire.int("intVal")? as i32,
                     3 => text = wire.text("strVal")?,
                     _ => {}

@@ -115,7 +115,7 @@ fn one(number: u32, kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>)
 }
 
 fn integer(value: &Value) -> i64 {
-    #[allow(clippy::cast_possible_truncation)]
+    #[expect(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
     value.as_i64().or_else(|| value.as_f64().map(|f| f as i64)).unwrap_or_default()
 }
 

@@ -236,7 +236,7 @@ fn single<'a>(
                 b.is_empty() && (field.omit_zero || !matches!(field.kind, Kind::Time | Kind::MicroTime))
             }
             (Kind::Bool | Kind::Int64, Wire::Varint(v)) => v == 0,
-            #[allow(clippy::cast_possible_truncation)]
+            #[expect(clippy::cast_possible_truncation, reason = "32 bits of the wire, as Go reads them")]
             (Kind::Int32, Wire::Varint(v)) => v as u32 == 0,
             (Kind::Double, Wire::Fixed64(bits)) => f64::from_bits(bits) == 0.0,
             _ => false,
@@ -358,7 +358,7 @@ fn one<'a>(
 ) -> Result<(), Error> {
     match kind {
         Kind::Bool => out.extend_from_slice(if wire.int(name)? == 0 { b"false" } else { b"true" }),
-        #[allow(clippy::cast_possible_truncation)]
+        #[expect(clippy::cast_possible_truncation, reason = "32 bits of the wire, as Go reads them")]
         Kind::Int32 => encode_int(i64::from(wire.int(name)? as i32), out),
         Kind::Int64 => encode_int(wire.int(name)?, out),
         Kind::Double => match wire {

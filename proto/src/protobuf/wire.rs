@@ -12,6 +12,7 @@ const FIXED32: u8 = 5;
 /// Deepest nesting of (long obsolete) groups that are skipped.
 const MAX_GROUPS: usize = 100;
 
+#[expect(clippy::cast_possible_truncation, reason = "seven bits a byte")]
 pub(crate) fn varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
@@ -32,6 +33,7 @@ pub fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Writes what stands in front of a text, bytes or a message of a length.
+#[expect(clippy::cast_possible_truncation, reason = "both are below 128")]
 #[inline]
 pub fn length(number: u32, length: usize, out: &mut Vec<u8>) {
     if let (..16, ..0x80) = (number, length) {
@@ -50,6 +52,7 @@ pub fn number(field: u32, value: i64, out: &mut Vec<u8>) {
 }
 
 /// Writes a length-delimited field whose content `write` appends.
+#[expect(clippy::cast_possible_truncation, reason = "seven bits a byte")]
 pub fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     tag(number, LENGTH, out);
     let at = out.len();
@@ -326,7 +329,7 @@ impl<'a> Reader<'a> {
             }
             let key = self.varint()?;
             let wire_type = (key & 7) as u8;
-            // Go keeps the number in 32 bits.
+            #[expect(clippy::cast_possible_truncation, reason = "Go keeps the number in 32 bits")]
             let number = (key >> 3) as u32;
             if wire_type == END_GROUP {
                 return Err(Error::UnexpectedEndOfGroup);

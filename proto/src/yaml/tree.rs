@@ -287,7 +287,7 @@ fn excessive() -> Broken {
 }
 
 /// Counts are far from what a float cannot tell apart.
-#[expect(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "YAML has floats of 64 bits")]
 fn as_float(count: u64) -> f64 {
     count as f64
 }
@@ -322,7 +322,7 @@ fn tagged<'t>(tag: &str, text: &Cow<'t, str>) -> Result<Scalar<'t>, Broken> {
     };
     match word {
         _ if found == tag => Ok(typed(word, text)),
-        #[expect(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "YAML has floats of 64 bits")]
         Word::Int(value) if tag == "float" => Ok(Scalar::Float(value as f64)),
         _ => Err(Broken(format!("yaml: cannot decode !!{found} `{text}` as a !!{tag}"))),
     }
@@ -346,7 +346,7 @@ fn key_text(key: &Scalar<'_>) -> Option<String> {
         Scalar::Bool(value) => value.to_string(),
         Scalar::Int(value) => value.to_string(),
         // With the digits of the shorter float.
-        #[expect(clippy::cast_possible_truncation)]
+        #[expect(clippy::cast_possible_truncation, reason = "upstream prints the shorter float")]
         Scalar::Float(value) => match *value as f32 {
             short if short.is_nan() => ".nan".to_owned(),
             short if short.is_infinite() => if short > 0.0 { ".inf" } else { "-.inf" }.to_owned(),

@@ -37,7 +37,7 @@ impl PluginSet {
 /// Plugin sets by extension point.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "names are upstream's extension points")]
 pub struct Plugins {
     pub pre_enqueue: PluginSet,
     pub queue_sort: PluginSet,

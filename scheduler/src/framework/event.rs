@@ -85,7 +85,7 @@ macro_rules! kinds {
     ($($kind:ident($type:ty) = $label:literal),* $(,)?) => {
         /// Changes of kinds that are looked up outside of the snapshot.
         #[derive(Debug, Clone)]
-        #[allow(missing_docs)]
+        #[allow(missing_docs, reason = "one variant for each kind of the list above")]
         pub enum Change {
             $($kind(Delta<$type>),)*
         }

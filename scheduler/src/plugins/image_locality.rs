@@ -31,7 +31,7 @@ pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
 }
 
 /// The score of a node that has the pod's images in these sizes (0 for those it lacks).
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
 fn judge(cx: Context<'_>, pod: &Demand, sizes: impl Iterator<Item = i64>) -> i64 {
     let total = cx.snapshot.nodes().len().max(1) as f64;
     let weigh = |(image, size): (&Arc<str>, i64)| {

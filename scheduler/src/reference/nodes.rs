@@ -74,7 +74,7 @@ pub(super) fn affinity_scores(pod: &Value, fitting: &[&Value]) -> Vec<i64> {
 
 /// Bytes of the pod's images that are there, each weighed by the part of all nodes that have it; 23 MiB are nothing, 1000
 /// MiB per container everything.
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
 pub(super) fn image_scores(world: &World, pod: &Value, fitting: &[&Value]) -> Vec<i64> {
     const MIB: i64 = 1024 * 1024;
     let containers: Vec<&Value> =

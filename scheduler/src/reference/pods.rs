@@ -99,7 +99,7 @@ pub(super) fn spreads(world: &World, pod: &Value, node: &Value) -> bool {
 }
 
 /// Few matching pods in a node's domains are good; domains of which there are more count for more.
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
 pub(super) fn spread_scores(world: &World, pod: &Value, fitting: &[&Value]) -> Vec<i64> {
     let soft = constraints(world, pod, "ScheduleAnyway");
     if soft.is_empty() {
@@ -205,7 +205,7 @@ pub(super) fn gets_along(world: &World, pod: &Value, node: &Value) -> bool {
 }
 
 /// Sums of the weights of all wishes, its own and others' about it; the least made 0, the most 100.
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
 pub(super) fn affinity_scores(world: &World, pod: &Value, fitting: &[&Value]) -> Vec<i64> {
     let mut sums: BTreeMap<(String, String), i64> = BTreeMap::new();
     for node in world.all("Node") {

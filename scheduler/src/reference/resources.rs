@@ -127,7 +127,7 @@ impl Scoring {
     }
 
     /// The mean over the resources, by weight, of how good their filling is.
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
     pub(super) fn fit(&self, world: &World, pod: &Value, node: &Value) -> i64 {
         let mut weighed = Vec::new();
         for (resource, weight) in &self.fit {
@@ -162,7 +162,7 @@ impl Scoring {
     }
 
     /// 100 less the standard deviation of the parts taken; 0 for all nodes when the pod asks for none of it.
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
     pub(super) fn balance(&self, world: &World, pod: &Value, node: &Value) -> i64 {
         if self.balance.iter().all(|r| asked(pod, r, false) == 0) {
             return 0;

@@ -19,7 +19,7 @@ pub struct Check {
 
 impl Check {
     /// Builds the plugin.
-    #[allow(clippy::needless_pass_by_value)]
+    #[allow(clippy::needless_pass_by_value, reason = "a table of tests gives its values away")]
     pub fn of(build: fn(&Value) -> Result<Plugin, ConfigError>, args: Value) -> Self {
         let plugin = build(&args).unwrap_or_default();
         assert!(!plugin.name.is_empty(), "arguments refused: {args}");

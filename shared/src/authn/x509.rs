@@ -117,7 +117,7 @@ impl Verifier {
     }
 
     fn measure(&self, not_after: u64, now: UnixTime) {
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
         let left = not_after.saturating_sub(now.as_secs()) as f64;
         self.remaining.with_label_values::<&str>(&[]).observe(left);
     }

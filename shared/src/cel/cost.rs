@@ -96,13 +96,23 @@ fn size(values: &[Value<'_>], i: usize) -> u64 {
 }
 
 /// `⌈n · factor⌉`, or the most there is.
-#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "upstream's formula in floats; casts saturate"
+)]
 pub(super) fn times(n: u64, factor: f64) -> u64 {
     (n as f64 * factor).ceil() as u64
 }
 
 /// `⌊n · factor⌋`
-#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "upstream's formula in floats; casts saturate"
+)]
 fn floored(n: u64, factor: f64) -> u64 {
     (n as f64 * factor) as u64
 }
@@ -230,7 +240,7 @@ impl Cost {
             Self::Prefix => plain(of(1).times(CHARACTER)),
             Self::Replace => (of(0).times(2.0 * CHARACTER), Some(replaced(of(0), of(1), of(2)))),
             Self::Split => {
-                #[allow(clippy::cast_sign_loss)]
+                #[expect(clippy::cast_sign_loss, reason = "as upstream's estimate takes a negative literal")]
                 let most = given.literal(2).map_or(of(0).max, |n| n as u64);
                 (of(0).times(2.0 * CHARACTER), Some(Range { min: 0, max: most }))
             }
@@ -276,7 +286,7 @@ impl Cost {
             Self::Reverse => listed(of(0), 1.0),
             Self::Flatten => {
                 let depth = given.literal(1).map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0));
-                #[allow(clippy::cast_precision_loss)]
+                #[expect(clippy::cast_precision_loss, reason = "upstream's formula in floats")]
                 listed(of(0), if given.count() > 1 { depth as f64 } else { 1.0 })
             }
             Self::Distinct => listed(of(0).by(of(0)), 2.0),
@@ -332,7 +342,12 @@ fn same(given: &Given<'_>) -> Option<Range> {
 
 /// Length of a text with every `old` replaced by `new`.
 fn replaced(text: Range, old: Range, new: Range) -> Range {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "upstream's formula in floats; casts saturate"
+    )]
     let parts = |n: u64, by: u64| (n as f64 / by as f64).ceil() as u64;
     let (most, kept_most) = if old.min == 0 {
         (text.max.saturating_add(1), text.max)

@@ -94,7 +94,7 @@ impl<'a> Key<'a> {
             Value::Bool(b) => Some(Self::Bool(*b)),
             Value::Int(n) => Some(Self::Int((*n).into())),
             Value::UInt(n) => Some(Self::Int((*n).into())),
-            #[allow(clippy::cast_possible_truncation)]
+            #[expect(clippy::cast_possible_truncation, reason = "the guard holds the range")]
             Value::Double(n) if n.fract() == 0.0 && n.abs() < 9.3e18 => Some(Self::Int(*n as i128)),
             Value::Double(n) => Some(Self::Double(n.to_bits())),
             Value::String(s) => Some(Self::String(s.clone())),
@@ -528,7 +528,7 @@ enum Number {
 
 impl PartialOrd for Number {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        #[allow(clippy::cast_precision_loss)]
+        #[expect(clippy::cast_precision_loss, reason = "the fraction is shown and compared as a float")]
         match (self, other) {
             (Self::Whole(a), Self::Whole(b)) => Some(a.cmp(b)),
             (Self::Fraction(a), Self::Fraction(b)) => a.partial_cmp(b),

@@ -286,7 +286,7 @@ fn memory(text: &str) -> Value {
 }
 
 #[cfg(test)]
-#[allow(clippy::panic)]
+#[allow(clippy::panic, reason = "tests may panic")]
 mod tests {
     use super::*;
     use crate::config::table::{Table, Type, parse_type};

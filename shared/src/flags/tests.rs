@@ -1,4 +1,4 @@
-#![allow(clippy::panic)]
+#![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 use super::*;
 

@@ -183,6 +183,7 @@ async fn a_late_handler_hears_of_everything_once() {
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
+#[expect(clippy::cast_possible_truncation, reason = "seven bits a byte")]
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2];
     let mut length = bytes.len();

@@ -97,7 +97,7 @@ pub fn start_time_family() -> String {
 /// The second in which the process began.
 #[must_use]
 pub fn started() -> i64 {
-    #[allow(clippy::cast_possible_truncation)]
+    #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below 2^53")]
     let seconds = process::start_time() as i64;
     seconds
 }

@@ -9,7 +9,8 @@ fn constants() -> (f64, f64) {
     *CONSTANTS.get_or_init(|| (system(libc::_SC_PAGESIZE, 4096.0), system(libc::_SC_CLK_TCK, 100.0)))
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "sysconf is an unsafe call")]
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
 fn system(name: libc::c_int, otherwise: f64) -> f64 {
     // SAFETY: sysconf reads a constant and has no preconditions.
     let value = unsafe { libc::sysconf(name) };

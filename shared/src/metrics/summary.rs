@@ -49,13 +49,18 @@ pub struct Summary {
 fn bucket(value: f64) -> usize {
     let at = (value / FIRST).log2() * PER_DOUBLING;
     // Whatever is smaller or larger is in the first or the last one.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "clamped to the number of buckets"
+    )]
     let at = at.ceil().clamp(0.0, (BUCKETS - 1) as f64) as usize;
     at
 }
 
 /// The middle of a bucket.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "a bucket's number is small")]
 fn value_of(bucket: usize) -> f64 {
     FIRST * ((bucket as f64 - 0.5) / PER_DOUBLING).exp2()
 }
@@ -85,7 +90,11 @@ impl Summary {
 
     fn observe_at(&self, value: f64, now: Instant) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a sum in millionths; casts of floats saturate"
+        )]
         self.sum.fetch_add((value * 1e6) as u64, Ordering::Relaxed);
         self.windows(now)[0].0[bucket(value)].fetch_add(1, Ordering::Relaxed);
     }
@@ -98,7 +107,12 @@ impl Summary {
         let counts: Vec<u64> = (0..BUCKETS).map(of).collect();
         let all: u64 = counts.iter().sum();
         QUANTILES.map(|quantile| {
-            #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a rank among counts; casts of floats saturate"
+            )]
             let rank = (quantile * all as f64).ceil() as u64;
             let mut seen = 0;
             let at = counts.iter().position(|count| {
@@ -109,7 +123,7 @@ impl Summary {
         })
     }
 
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     fn shown(&self, now: Instant) -> Shown {
         let mut shown = Shown::default();
         shown.set_sample_count(self.count.load(Ordering::Relaxed));

@@ -5,7 +5,7 @@
 //! freed blocks of a size for a thread and locks for the rest; here a thread keeps what one tree needs, so that the next
 //! one is made of it without a lock. What a thread keeps is bounded, and goes back to the system when the thread ends.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "an allocator is unsafe by its trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

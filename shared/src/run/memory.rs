@@ -13,7 +13,7 @@ const TIDY_LIMIT: usize = 128 << 20;
 /// first, which grows by 128 KB at a time, others by a page with a system call for each. Large blocks go back to the system
 /// when they are freed: left alone, malloc takes the first of them for a habit and keeps the next ones, with holes between
 /// what stays. The end of an arena does when it is larger than a burst leaves it: [`tidy`] sees to the rest.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "mallopt is an unsafe call")]
 pub(super) fn settle_allocator(threads: usize) {
     #[cfg(target_env = "gnu")]
     {
@@ -52,7 +52,7 @@ fn rounds() -> impl Iterator<Item = (Duration, bool)> {
     [(STARTED, true), (TIDY, true)].into_iter().chain(std::iter::repeat((TIDY, false)))
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "mallinfo2 is an unsafe call")]
 fn heap_in_use() -> usize {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallinfo2 only reads the allocator's counters, under its own locks.
@@ -62,7 +62,7 @@ fn heap_in_use() -> usize {
 }
 
 /// Gives freed memory back to the system; worth calling once after a big initial load.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "malloc_trim is an unsafe call")]
 pub fn release_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes the allocator's own locks and touches only free memory.
@@ -72,7 +72,7 @@ pub fn release_memory() {
 }
 
 /// Unmaps the pages of the program's code. What runs again is mapped again as it runs, from the page cache.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "madvise is an unsafe call")]
 fn release_code() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let Ok(program) = std::env::current_exe() else { return };

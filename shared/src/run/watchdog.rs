@@ -52,7 +52,7 @@ pub fn measured<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// Processor time that this thread has used; nothing where no one measures.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "clock_gettime is an unsafe call")]
 fn processor_time() -> Option<Duration> {
     MEASURED.get()?;
     let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -138,7 +138,12 @@ pub fn call(path: &str) -> Option<Span> {
 }
 
 /// Decides whether a new trace is sampled: all servers of a cluster decide alike on one.
-#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "upstream's formula in floats; casts saturate"
+)]
 fn chosen(trace: u128, ratio: f64) -> bool {
     if ratio >= 1.0 {
         return true;

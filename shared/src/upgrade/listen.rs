@@ -147,7 +147,7 @@ impl Listening {
 }
 
 /// HTTP/1.1 over an app.
-#[allow(clippy::type_complexity)]
+#[allow(clippy::type_complexity, reason = "a connection's service as the library has it")]
 fn http1<S, B>(
     listening: &Listening,
     connected: Connected,

@@ -92,7 +92,12 @@ impl Pods {
         let delay = |(seen, bound): &(Option<Instant>, Instant)| Some((*bound - (*seen)?).as_secs_f64() * 1e3);
         let mut all: Vec<f64> = self.bound.iter().filter_map(delay).collect();
         all.sort_by(f64::total_cmp);
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a quantile's place in a list"
+        )]
         all.get((all.len() as f64 * q) as usize).copied().unwrap_or(f64::NAN)
     }
 }

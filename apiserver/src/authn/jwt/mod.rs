@@ -236,7 +236,7 @@ impl Provider {
 /// A moment as Go prints it; none is the first of all.
 fn time(seconds: Option<f64>) -> String {
     let Some(seconds) = seconds else { return "0001-01-01 00:00:00 +0000 UTC".to_owned() };
-    #[allow(clippy::cast_possible_truncation)]
+    #[expect(clippy::cast_possible_truncation, reason = "seconds of a token are far below 2^53")]
     let at = jiff::Timestamp::from_second(seconds as i64);
     at.map(|t| t.strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string()).unwrap_or_default()
 }

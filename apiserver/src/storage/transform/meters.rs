@@ -179,7 +179,7 @@ impl Metrics {
     }
 
     /// So many seeds are kept opened.
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
     pub(super) fn remembers(&self, provider: &str, seeds: usize) {
         self.cached.with_label_values(&[provider]).set(seeds as f64);
     }

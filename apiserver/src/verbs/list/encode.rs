@@ -246,6 +246,7 @@ pub(in crate::verbs) fn put(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "seven bits a byte")]
 fn put_length(out: &mut Vec<u8>, mut n: usize) {
     while n >= 0x80 {
         out.push((n & 0x7f) as u8 | 0x80);

@@ -96,7 +96,7 @@ impl Score for InterPodAffinity {
         state.get::<Notes>().map_or(0, |notes| notes.0.iter().filter_map(|d| d.at(&node.base)).sum())
     }
 
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
     fn normalize(&self, scores: &mut [i64]) {
         let (min, max) = (scores.iter().copied().min().unwrap_or(0), scores.iter().copied().max().unwrap_or(0));
         for s in scores {

@@ -43,7 +43,7 @@ impl PreScore for Balanced {
 }
 
 impl Score for Balanced {
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
     fn score(&self, _: Context<'_>, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64 {
         let part = |r: &ResourceSpec| {
             let (has, taken) = r.allocatable_and_taken(pod, node, false);

@@ -42,7 +42,7 @@ impl Plan {
     }
 
     /// The score for each constraint's count at a node (`None`: the label is missing).
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
     fn score(&self, weights: &[f64], here: impl Iterator<Item = Option<i64>>) -> i64 {
         let mut score = 0.0;
         for ((c, weight), pods) in self.constraints.iter().zip(weights).zip(here) {
@@ -57,7 +57,7 @@ impl Plan {
 }
 
 /// Domains that differ more count for more.
-#[allow(clippy::cast_precision_loss)]
+#[expect(clippy::cast_precision_loss, reason = "upstream's formula in floats")]
 fn weight(domains: usize) -> f64 {
     ((domains + 2) as f64).ln()
 }

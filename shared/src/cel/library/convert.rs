@@ -60,7 +60,7 @@ fn to_int<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
         Value::Int(n) => int(*n),
         Value::UInt(n) => i64::try_from(*n).map(Value::Int).map_err(|_| range("integer")),
-        #[allow(clippy::cast_possible_truncation)]
+        #[expect(clippy::cast_possible_truncation, reason = "the guard holds the range")]
         Value::Double(n) if *n > -TWO_TO_63 && *n < TWO_TO_63 => int(*n as i64),
         Value::Double(_) => Err(range("integer")),
         Value::String(s) => s.parse().map(Value::Int).map_err(|_| unreadable("int")),
@@ -74,7 +74,7 @@ fn to_uint<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     match args.get(0)? {
         Value::UInt(n) => Ok(Value::UInt(*n)),
         Value::Int(n) => u64::try_from(*n).map(Value::UInt).map_err(|_| range("unsigned integer")),
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the guard holds the range")]
         Value::Double(n) if *n >= 0.0 && *n < 2.0 * TWO_TO_63 => Ok(Value::UInt(*n as u64)),
         Value::Double(_) => Err(range("unsigned integer")),
         // What has no sign has none of either kind.
@@ -87,7 +87,7 @@ fn to_uint<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
 }
 
 fn to_double<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "CEL's double() rounds")]
     match args.get(0)? {
         Value::Double(n) => Ok(Value::Double(*n)),
         Value::Int(n) => Ok(Value::Double(*n as f64)),

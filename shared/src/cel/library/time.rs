@@ -140,7 +140,7 @@ pub(in crate::cel) fn print_time(t: &DateTime) -> String {
 /// In seconds, as far as a fraction tells them.
 pub(in crate::cel) fn print_span(nanos: i64) -> String {
     let (whole, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss, reason = "shown as Go shows seconds")]
     let seconds = whole as f64 + rest as f64 / 1e9;
     format!("{seconds}s")
 }

@@ -2,7 +2,7 @@
 //! interrupted and its stack written down. Nothing is there while nobody looks, but for the handler of the signal once
 //! somebody did.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "signal handlers and registers are read by unsafe calls")]
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
