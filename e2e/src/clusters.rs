@@ -25,7 +25,7 @@ pub fn number(root: &Path) -> Option<u8> {
 /// Gives a run directory a number, the lowest that no other has, unless it has one.
 ///
 /// # Errors
-/// When as many clusters are up as there can be, or a file cannot be written.
+/// Too many clusters are up, or a file cannot be written.
 pub fn claim(root: &Path) -> Result<u8> {
     claim_below(Path::new(CLAIMS), root)
 }

@@ -59,7 +59,7 @@ fn of_rule<'a>(rule: &NamedRuleWithOperations, served: &'a [Served]) -> Vec<&'a 
     found.into_iter().map(|(_, served)| served).collect()
 }
 
-/// Where each text of a list is first.
+/// Positions at which each text of a list comes first.
 fn positions(list: &Option<Vec<String>>) -> HashMap<&str, usize> {
     let mut out = HashMap::default();
     for (at, text) in list.iter().flatten().enumerate() {

@@ -42,7 +42,7 @@ pub struct Wanted<V = Attachable> {
 pub struct Attachment<'a> {
     /// The object.
     pub object: &'a VolumeAttachment,
-    /// Its volume's name in the node's status.
+    /// Name of the volume in the node's status.
     pub unique_name: String,
     /// Time since nobody needs the volume any more.
     pub unwanted_for: Duration,

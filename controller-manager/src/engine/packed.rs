@@ -54,7 +54,7 @@ impl Packed {
         Self::read(&protobuf::encode(schema, object))
     }
 
-    /// Its size in bytes.
+    /// Size of the object in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.bytes.len()

@@ -58,7 +58,7 @@ impl<K: Kind> PackedOf<K> {
         Packed::of_json(schema::<K>()?, object).map(Self::from)
     }
 
-    /// Its size in bytes.
+    /// Size of the object in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.packed.size()

@@ -23,7 +23,7 @@ struct Known {
 #[derive(Default)]
 pub(super) struct Memory {
     known: HashMap<Key, Known>,
-    /// Their selectors, by namespace.
+    /// Selectors of the autoscalers, by namespace.
     spaces: HashMap<Box<str>, Space>,
 }
 

@@ -17,7 +17,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// A program that elects a leader.
 pub struct Program {
-    /// Its name, and that of its lease.
+    /// Name of the program, and of its lease.
     pub name: &'static str,
     /// Names another binary for one of the two.
     pub other: &'static str,

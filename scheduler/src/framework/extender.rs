@@ -45,7 +45,7 @@ pub type Weighed = (HashMap<String, i64>, i64);
 /// One extender. Calls may block for as long as its timeout says.
 #[async_trait]
 pub trait Extender: Send + Sync {
-    /// Its address.
+    /// Address of the extender.
     fn name(&self) -> &str;
     /// Reports whether scheduling goes on without the extender when it fails.
     fn ignorable(&self) -> bool;

@@ -24,7 +24,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// As metrics label it.
+    /// Label of the status in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Success => "Success",

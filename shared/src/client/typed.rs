@@ -17,7 +17,7 @@ use crate::typed;
 pub struct Page<K> {
     /// List metadata with the continue token.
     pub metadata: ListMeta,
-    /// Its objects.
+    /// Objects of the page.
     pub items: Vec<K>,
 }
 

@@ -56,7 +56,7 @@ pub enum ConfigError {
     UnknownKind {
         /// The kind.
         kind: String,
-        /// Its group and version.
+        /// Group and version of the document.
         version: String,
     },
     /// Not the kind wanted.

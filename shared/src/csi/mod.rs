@@ -53,7 +53,7 @@ pub struct Known {
 /// Reasons for which an in-tree volume cannot be translated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untranslatable {
-    /// Its identity cannot be read.
+    /// The identity of the volume cannot be read.
     #[error("failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume ({0})")]
     Aws(String),
     /// Its zone cannot be read.

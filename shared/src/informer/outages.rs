@@ -21,7 +21,7 @@ impl Outages {
         self.since = None;
     }
 
-    /// Their length in all.
+    /// Total length of the outages.
     pub(super) fn total(&self, now: Instant) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }

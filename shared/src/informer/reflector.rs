@@ -66,7 +66,7 @@ pub(super) trait Cache: Send + Sync {
     }
     /// A watch was opened that tells of everything from now on.
     fn connected(&self) {}
-    /// Nothing is told until [`Cache::connected`].
+    /// Waits for [`Cache::connected`] before anything is told.
     fn disconnected(&self) {}
     /// True on the first call.
     fn first_start(&self) -> bool;

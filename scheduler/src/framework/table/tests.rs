@@ -225,7 +225,7 @@ fn tables_are_bounded() {
     assert!(tables.take(&profile, &demands[4999].demand, 1000).is_some());
 }
 
-/// What rules keep of each node counts as rows: a pod may have very many constraints, or images.
+/// Data that rules keep of each node count as rows: a pod may have very many constraints, or images.
 #[test]
 fn rules_are_in_the_budget_of_tables() {
     let profile = Profile::build(&ProfileConfig::default()).expect("profile");

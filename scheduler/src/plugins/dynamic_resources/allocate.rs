@@ -102,7 +102,7 @@ struct Any<'a> {
     taken: Option<Taken<'a>>,
 }
 
-/// What is tried next when what comes after it leads to nothing.
+/// Choice to try next when everything after it has led to nothing.
 enum Frame<'a> {
     /// The next alternative of a request.
     Alternatives { claim: usize, request: usize, next: usize },

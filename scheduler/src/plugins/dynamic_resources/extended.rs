@@ -39,7 +39,7 @@ pub(super) struct Variant {
     pub(super) setup: Arc<Setup>,
 }
 
-/// What a pod wants of extended resources that devices may stand for.
+/// Extended resources of a pod that devices may stand for.
 pub(super) struct Extended {
     /// Claim of an earlier attempt.
     pub(super) left: Option<Arc<ResourceClaim>>,
@@ -92,7 +92,7 @@ impl Extended {
     /// The claim on a node; `None` where the node has the resources in its own books.
     ///
     /// # Errors
-    /// What keeps the pod from the node.
+    /// Reason why the pod cannot go to the node.
     pub(super) fn on(&self, listers: &dyn Listers, node: &NodeInfo) -> Result<Option<Arc<Variant>>, Status> {
         if self.left.is_some() {
             return Err(Status::unresolvable("cannot schedule extended resource claim"));
@@ -168,7 +168,7 @@ pub(super) fn nameless(claim: &ResourceClaim) -> ResourceClaim {
     claim
 }
 
-/// What the pod's status says of its claim.
+/// Claim as the pod's status names it.
 pub(super) fn status(claim: &str, mappings: &[Mapping]) -> Value {
     let one = |m: &Mapping| json!({"containerName": m.container, "resourceName": m.resource, "requestName": m.request});
     let mappings: Vec<Value> = mappings.iter().map(one).collect();

@@ -108,7 +108,7 @@ struct Parts<'a> {
 /// Reads a claim, which comes with its position among the pod's.
 ///
 /// # Errors
-/// What keeps the claim from being allocated on any node.
+/// Reason why the claim can be allocated on no node.
 pub(super) fn read(
     listers: &dyn Listers,
     (at, claim): (usize, &Arc<ResourceClaim>),
