@@ -244,7 +244,7 @@ impl Cluster {
 
     /// The path of a program that was built from its Go module.
     pub fn go_program(&self, name: &str) -> Option<String> {
-        let path = self.images.with_file_name("go").join(name);
+        let path = self.cache.join("go").join(name);
         path.exists().then(|| path.display().to_string())
     }
 

@@ -54,7 +54,7 @@ impl EventSink for LogSink {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use parking_lot::Mutex;
 

@@ -96,6 +96,7 @@ fn any(random: &mut Random, depth: usize) -> Value {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "any number will do")]
 fn one(kind: &Kind, random: &mut Random, depth: usize) -> Option<Value> {
     const SCHEMA: &str = "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
     let schema = |random: &mut Random| Some(object(message(SCHEMA)?, random, depth + 2, false));
@@ -194,6 +195,7 @@ fn yaml_survives_too() {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "any byte will do")]
 fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
         if bytes.is_empty() {

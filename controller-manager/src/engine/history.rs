@@ -223,11 +223,11 @@ mod tests {
         let mut revisions: Vec<Arc<ControllerRevision>> = Vec::new();
         let notes = BTreeMap::from([("kubernetes.io/change-cause".to_owned(), "because".to_owned())]);
         let author = Author { annotations: Some(&notes), ..author() };
-        for (i, image) in ["v1", "v2", "v3"].into_iter().enumerate() {
+        for (revision, image) in (1..).zip(["v1", "v2", "v3"]) {
             let got = current(&author, &template(image), &revisions);
             let Some(Action::Create { body, .. }) = got.actions.first() else { panic!("{got:?}") };
             let made: ControllerRevision = serde_json::from_value(body.clone()).expect("revision");
-            assert_eq!((made.revision, made.metadata.annotations.as_ref()), (i as i64 + 1, Some(&notes)));
+            assert_eq!((made.revision, made.metadata.annotations.as_ref()), (revision, Some(&notes)));
             assert_eq!(got.name, format!("ds-{}", got.hash));
             revisions.push(Arc::new(made));
         }

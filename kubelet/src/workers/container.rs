@@ -229,7 +229,7 @@ pub fn recursive_read_only(mount: &VolumeMount, able: bool) -> Result<bool, Stri
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::resources::ResourceConfig;
     use serde_json::json;

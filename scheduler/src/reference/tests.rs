@@ -80,7 +80,7 @@ impl Both {
             // The documentation knows nothing of threads.
             profile: Profile::build(&config).expect("profile").on(match seed % 3 {
                 0 => Threads::ONE,
-                more => Threads::always(1 + more as usize),
+                more => Threads::always(if more == 1 { 2 } else { 3 }),
             }),
             snapshot: Snapshot::default(),
             cursor: Cursor::default(),

@@ -422,7 +422,7 @@ async fn a_device_is_given_to_pods_by_links_and_outlives_a_kubelet() {
     assert!(!calls.iter().any(|call| call.starts_with("mount") || call.starts_with("mkfs")), "{calls:?}");
     // A file system of another unit of the target keeps the session.
     node.mount("c", &disk(json!({"lun": 1}))).await.expect("mounted");
-    fs::remove_dir_all(node.root().join("kubelet/pods/a")).expect("removed");
+    crate::trees::remove(&node.root().join("kubelet/pods/a")).expect("removed");
     assert_eq!(node.disks.release("a").await, Vec::<String>::new(), "the other pod has it");
     assert!(!node.root().join(&folder).join("a").exists());
     node.calls();
@@ -435,7 +435,7 @@ async fn a_device_is_given_to_pods_by_links_and_outlives_a_kubelet() {
     );
     later.sweep().await;
     assert!(node.root().join(&folder).join("b").exists(), "its pod is on the disk");
-    fs::remove_dir_all(node.root().join("kubelet/pods/b")).expect("removed");
+    crate::trees::remove(&node.root().join("kubelet/pods/b")).expect("removed");
     later.sweep().await;
     assert!(!node.root().join(&folder).exists(), "nothing is left");
     assert_eq!(node.text("sys/block/sdb/device/delete"), "1");

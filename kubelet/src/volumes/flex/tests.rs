@@ -64,7 +64,7 @@ impl Node {
 
     async fn unmount(&self, uid: &str) -> Vec<String> {
         self.flex.unmount(uid).await.expect("unmounted");
-        fs::remove_dir_all(self.flex.pods.join(uid)).expect("the pod's folder");
+        crate::trees::remove(&self.flex.pods.join(uid)).expect("the pod's folder");
         self.flex.release(uid).await
     }
 }

@@ -146,11 +146,11 @@ async fn a_scheduler_is_started_again() {
 /// not wait for the end of that.
 #[tokio::test]
 async fn nobody_starves_behind_those_that_fit_nowhere() {
-    const HOPELESS: usize = 200;
+    const HOPELESS: i64 = 200;
     let (cluster, stop) = (Cluster::new(300, true), Shutdown::new());
     let _core = start(&cluster, &stop);
     for n in 0..HOPELESS {
-        cluster.add_pod(pod(&format!("hopeless-{n}")).cpu(&format!("{}m", TOO_MUCH + n as i64)).priority(1000));
+        cluster.add_pod(pod(&format!("hopeless-{n}")).cpu(&format!("{}m", TOO_MUCH + n)).priority(1000));
     }
     let stirred = async {
         // A node that grows and shrinks wakes all of them again and again.
