@@ -241,7 +241,7 @@ impl Api {
 
 /// Shared state of the process that every component may hold.
 #[derive(Clone)]
-pub struct Context {
+pub struct ServerContext {
     /// The parsed command line.
     pub flags: Arc<FlagSet>,
     /// Cached reads.

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::cloud::Provider;
 use crate::controllers::TABLE;
-use crate::engine::context::{Clients, Context, Place};
+use crate::engine::context::{Clients, Context, HostPort};
 use crate::engine::heartbeat::Heartbeat;
 use crate::engine::metrics;
 use crate::engine::registry::{Controller, Selection, Started, known};
@@ -37,7 +37,7 @@ pub async fn run_in(cloud: Option<Arc<dyn Provider>>, flags: FlagSet, shutdown: 
     options::validate(&flags, &known)?;
     let selection = Selection::parse(&flags.list("controllers"), &known)?;
     let settings = Settings::of(&flags, selection);
-    let place = Place { host: hostname(), debugging: Debugging::default(), cloud };
+    let place = HostPort { host: hostname(), debugging: Debugging::default(), cloud };
     let elect = flags.boolean("leader-elect");
     let migration = Migration::from_flags(&flags, &known)?.filter(|_| elect).map(Arc::new);
     let election = leader::Config::from_flags(&flags, &place.host);
@@ -52,7 +52,7 @@ pub async fn run_in(cloud: Option<Arc<dyn Provider>>, flags: FlagSet, shutdown: 
         health.add(&[Probe::Healthz], "leaderElection", move || checked.check_health());
     }
     serve(&flags, &health, &place.debugging, &tasks, &shutdown).await?;
-    let manager = Manager {
+    let manager = ControllerManager {
         clients,
         leases,
         events,
@@ -132,14 +132,14 @@ async fn serve(
 
 /// State that every term of leadership needs.
 #[derive(Clone)]
-struct Manager {
+struct ControllerManager {
     clients: Clients,
     /// The way that leases go.
     leases: Transport,
     /// Of the process itself.
     events: Recorder,
     settings: Settings,
-    place: Place,
+    place: HostPort,
     health: Health,
     /// Between the starts of two controllers; up to twice that, at random.
     start_interval: Duration,
@@ -153,7 +153,7 @@ struct Manager {
     shutdown: Shutdown,
 }
 
-impl Manager {
+impl ControllerManager {
     /// Lead under the lock, and under the one that is shared with other controller managers if there is one.
     async fn elect(&self, election: &leader::Config) -> anyhow::Result<()> {
         let migrated = async {

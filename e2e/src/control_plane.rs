@@ -16,22 +16,28 @@ use crate::{image, node};
 const ETCD_IMAGE: &str = "ironclad/etcd:installed";
 
 /// One member of the control plane.
-struct Part {
+struct ControlPlaneMember {
     name: &'static str,
     manifest: &'static str,
 }
 
-const PARTS: [Part; 4] = [
-    Part { name: "etcd", manifest: include_str!("../../manifests/static-pods/etcd.yaml") },
-    Part { name: "kube-apiserver", manifest: include_str!("../../manifests/static-pods/kube-apiserver.yaml") },
-    Part {
+const PARTS: [ControlPlaneMember; 4] = [
+    ControlPlaneMember { name: "etcd", manifest: include_str!("../../manifests/static-pods/etcd.yaml") },
+    ControlPlaneMember {
+        name: "kube-apiserver",
+        manifest: include_str!("../../manifests/static-pods/kube-apiserver.yaml"),
+    },
+    ControlPlaneMember {
         name: "kube-controller-manager",
         manifest: include_str!("../../manifests/static-pods/kube-controller-manager.yaml"),
     },
-    Part { name: "kube-scheduler", manifest: include_str!("../../manifests/static-pods/kube-scheduler.yaml") },
+    ControlPlaneMember {
+        name: "kube-scheduler",
+        manifest: include_str!("../../manifests/static-pods/kube-scheduler.yaml"),
+    },
 ];
 
-impl Part {
+impl ControlPlaneMember {
     /// The manifest with this cluster's values in it.
     fn filled(&self, layout: &Layout) -> String {
         let network = &layout.network;

@@ -30,8 +30,11 @@ impl Drop for OnNode {
 
 /// Output and exit status of a program.
 pub struct Said {
+    /// The command ended with 0.
     pub ok: bool,
+    /// Standard output.
     pub out: String,
+    /// Standard error.
     pub err: String,
 }
 

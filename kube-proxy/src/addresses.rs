@@ -11,7 +11,7 @@ use crate::settings::NodePortAddresses;
 
 /// Finds the addresses out of the configuration and what the machine has.
 #[derive(Clone, Debug, Default)]
-pub struct NodePortResolver {
+pub(crate) struct NodePortResolver {
     /// As configured.
     pub configured: NodePortAddresses,
     /// The node's own addresses, for `primary`.
@@ -21,7 +21,7 @@ pub struct NodePortResolver {
 impl NodePortResolver {
     /// The addresses of a family, out of those that the machine has now; all, where none is named for that family.
     #[must_use]
-    pub fn resolve(&self, family: Family) -> NodePorts {
+    pub(crate) fn resolve(&self, family: Family) -> NodePorts {
         self.resolve_among(family, machine_addresses)
     }
 

@@ -65,7 +65,7 @@ pub trait Backend: Send {
     async fn check_support(&self) -> Result<(), SyncError>;
     /// Brings the kernel to the desired state. `changed` are the ports that differ from the last call; without a good last
     /// call everything is written. The cost follows what is written.
-    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError>;
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<SyncExtent, SyncError>;
     /// Forgets what was applied: the next sync writes everything.
     fn forget(&mut self);
     /// Sets what rules depend on besides services. Where it differs the next sync writes everything.
@@ -81,7 +81,7 @@ pub trait Backend: Send {
 
 /// Extent of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum SyncExtent {
     /// Every rule was written.
     Everything,
     /// Rules of ports that had changed were written.

@@ -12,16 +12,16 @@ use tokio::sync::Notify;
 use crate::plan::service_of;
 
 /// Annotation of a slice: the time at which its endpoints changed.
-pub const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+pub(crate) const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Triggers remembered for each service until its rules are written.
 const TRIGGERS: usize = 16;
 
 /// Namespace and name of a service.
-pub type Key = (String, String);
+pub(crate) type Key = (String, String);
 
 /// Services that wait to be planned.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Everything, since something about the node changed.
     pub all: bool,
     /// Networks of cluster IPs changed.
@@ -32,7 +32,7 @@ pub struct Waiting {
 
 /// Changes of one service that wait.
 #[derive(Debug, Default)]
-pub struct Pending {
+pub(crate) struct Pending {
     service: bool,
     endpoints: bool,
     /// Times at which its endpoints changed, as far as they are known.
@@ -49,26 +49,26 @@ impl Waiting {
 
 /// Collects changes until somebody takes them.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub(crate) struct Changes {
     waiting: Mutex<Waiting>,
     notify: Notify,
 }
 
 impl Changes {
     /// Something about the node changed that rules of all services depend on.
-    pub fn of_node(&self) {
+    pub(crate) fn of_node(&self) {
         self.waiting.lock().all = true;
         self.notify.notify_one();
     }
 
     /// Something besides services and this node changed.
-    pub fn of_environment(&self) {
+    pub(crate) fn of_environment(&self) {
         self.waiting.lock().environment = true;
         self.notify.notify_one();
     }
 
     /// Notes a Service's change; false for one that no rule depends on.
-    pub fn of_service(&self, event: &Event<Service>) -> bool {
+    pub(crate) fn of_service(&self, event: &Event<Service>) -> bool {
         if let Event::Updated { old, new } = event
             && (&old.spec, &old.status, &old.metadata.labels) == (&new.spec, &new.status, &new.metadata.labels)
         {
@@ -81,7 +81,7 @@ impl Changes {
     }
 
     /// Notes a slice's change; false for one that no rule depends on.
-    pub fn of_slice(&self, event: &Event<EndpointSlice>) -> bool {
+    pub(crate) fn of_slice(&self, event: &Event<EndpointSlice>) -> bool {
         let old = match event {
             Event::Updated { old, new } => {
                 if (&old.endpoints, &old.ports, service_of(old)) == (&new.endpoints, &new.ports, service_of(new)) {
@@ -115,18 +115,18 @@ impl Changes {
 
     /// Services whose object waits to be planned, and services whose endpoints do.
     #[must_use]
-    pub fn pending(&self) -> (usize, usize) {
+    pub(crate) fn pending(&self) -> (usize, usize) {
         self.waiting.lock().count()
     }
 
     /// Takes what waits.
     #[must_use]
-    pub fn take(&self) -> Waiting {
+    pub(crate) fn take(&self) -> Waiting {
         std::mem::take(&mut self.waiting.lock())
     }
 
     /// Waits for a change since the last wait.
-    pub async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.notify.notified().await;
     }
 }

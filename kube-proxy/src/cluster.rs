@@ -21,13 +21,13 @@ shared::dump! {
 impl Cluster {
     /// The node of a name.
     #[must_use]
-    pub fn node(&self, name: &str) -> Option<&Node> {
+    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name))
     }
 
     /// The service of a name.
     #[must_use]
-    pub fn service(&self, namespace: &str, name: &str) -> Option<&Service> {
+    pub(crate) fn service(&self, namespace: &str, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| {
             let meta = &service.metadata;
             meta.namespace.as_deref() == Some(namespace) && meta.name.as_deref() == Some(name)
@@ -36,7 +36,7 @@ impl Cluster {
 
     /// Slices by namespace and name of their service.
     #[must_use]
-    pub fn slices(&self) -> BTreeMap<(&str, &str), Vec<Arc<EndpointSlice>>> {
+    pub(crate) fn slices(&self) -> BTreeMap<(&str, &str), Vec<Arc<EndpointSlice>>> {
         let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for slice in &self.slices {
             if let Some(service) = service_of(slice) {
@@ -48,7 +48,7 @@ impl Cluster {
 
     /// Plans all services for a node.
     #[must_use]
-    pub fn desired(&self, node: &NodeFacts, family: Family) -> Desired {
+    pub(crate) fn desired(&self, node: &NodeFacts, family: Family) -> Desired {
         let slices = self.slices();
         let mut desired = Desired::default();
         for service in &self.services {

@@ -27,7 +27,7 @@ use crate::debug;
 use crate::detect::LocalDetector;
 use crate::events::ProxyEvents;
 use crate::health::{CheckPorts, Health};
-use crate::http::{Handler, Page, bind, by_path, serve};
+use crate::http::{Handler, ProxyResponse, bind, by_path, serve};
 use crate::kernel;
 use crate::metrics;
 use crate::mode::{self, MODES};
@@ -458,21 +458,21 @@ async fn serve_at(
 }
 
 /// The pages of the metrics port.
-fn diagnostics(settings: &Settings, changes: &Arc<Changes>) -> impl Fn(&str) -> Page + Send + Sync + use<> {
+fn diagnostics(settings: &Settings, changes: &Arc<Changes>) -> impl Fn(&str) -> ProxyResponse + Send + Sync + use<> {
     let (mode, changes) = (settings.mode.name, Arc::clone(changes));
     let configuration = serde_json::json!({"kubeproxy.config.k8s.io": settings.configuration.0}).to_string();
     move |path| match path {
         "/metrics" => {
             metrics::pending(changes.pending());
-            Page {
+            ProxyResponse {
                 content_type: "text/plain; version=0.0.4; charset=utf-8".into(),
-                ..Page::text(shared::metrics::gather())
+                ..ProxyResponse::text(shared::metrics::gather())
             }
         }
-        "/proxyMode" => Page::text(mode),
-        "/healthz" => Page::text("ok"),
-        "/configz" => Page::json(StatusCode::OK, configuration.clone()),
-        _ => Page::not_found(),
+        "/proxyMode" => ProxyResponse::text(mode),
+        "/healthz" => ProxyResponse::text("ok"),
+        "/configz" => ProxyResponse::json(StatusCode::OK, configuration.clone()),
+        _ => ProxyResponse::not_found(),
     }
 }
 

@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// Always: the change ends the process, as upstream's `options.eventHandler` does.
-pub async fn changed(path: &str) -> Result<()> {
+pub(crate) async fn changed(path: &str) -> Result<()> {
     let mut watch = FolderWatch::default();
     // The folder, since editors and config maps put another file in the place of this one.
     if let Some(folder) = Path::new(path).parent() {

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use shared::serve::{profile, verbosity, verbosity_index};
 
-use crate::http::Page;
+use crate::http::ProxyResponse;
 
 /// Longest level that is read.
 const LEVEL: usize = 64;
@@ -22,7 +22,7 @@ pub(crate) fn has(path: &str) -> bool {
 }
 
 /// Answers a request for one of them.
-pub(crate) async fn page(request: Request<Incoming>) -> Page {
+pub(crate) async fn page(request: Request<Incoming>) -> ProxyResponse {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     if !path.starts_with("/debug/flags") {
@@ -33,7 +33,9 @@ pub(crate) async fn page(request: Request<Incoming>) -> Page {
     }
     let level = match Limited::new(body, LEVEL).collect().await {
         Ok(level) => String::from_utf8_lossy(&level.to_bytes()).into_owned(),
-        Err(_) => return Page { status: StatusCode::BAD_REQUEST, ..Page::text("cannot read the level\n") },
+        Err(_) => {
+            return ProxyResponse { status: StatusCode::BAD_REQUEST, ..ProxyResponse::text("cannot read the level\n") };
+        }
     };
     let method = Method::from_bytes(parts.method.as_str().as_bytes()).unwrap_or(Method::GET);
     let is_level = path == "/debug/flags/v";
@@ -41,7 +43,7 @@ pub(crate) async fn page(request: Request<Incoming>) -> Page {
 }
 
 /// Runs what answers in the other components' form, which stays on its thread.
-async fn converted(answer: impl AsyncFnOnce() -> HttpResponse + Send + 'static) -> Page {
+async fn converted(answer: impl AsyncFnOnce() -> HttpResponse + Send + 'static) -> ProxyResponse {
     let runtime = tokio::runtime::Handle::current();
     let answered = tokio::task::spawn_blocking(move || {
         runtime.block_on(async {
@@ -52,9 +54,10 @@ async fn converted(answer: impl AsyncFnOnce() -> HttpResponse + Send + 'static) 
             let content_type = text("content-type").unwrap_or_default();
             let body = actix_web::body::to_bytes(body).await.unwrap_or_default();
             let status = StatusCode::from_u16(head.status().as_u16()).unwrap_or_default();
-            Page { status, content_type: content_type.into(), headers, body }
+            ProxyResponse { status, content_type: content_type.into(), headers, body }
         })
     });
-    let failed = |_| Page { status: StatusCode::INTERNAL_SERVER_ERROR, ..Page::text("the page panicked\n") };
+    let failed =
+        |_| ProxyResponse { status: StatusCode::INTERNAL_SERVER_ERROR, ..ProxyResponse::text("the page panicked\n") };
     answered.await.unwrap_or_else(failed)
 }

@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use shared::events::{Kind, Recorder};
+use shared::events::{EventKind, Recorder};
 use shared::run::{Shutdown, TaskGroup};
 
 /// Records what operators look for.
 #[derive(Clone)]
-pub struct ProxyEvents {
+pub(crate) struct ProxyEvents {
     recorder: Recorder,
     node: ObjectReference,
 }
@@ -15,7 +15,7 @@ pub struct ProxyEvents {
 impl ProxyEvents {
     /// A recorder for the node of this name.
     #[must_use]
-    pub fn new(client: Client, tasks: &TaskGroup, shutdown: &Shutdown, node: &str) -> Self {
+    pub(crate) fn new(client: Client, tasks: &TaskGroup, shutdown: &Shutdown, node: &str) -> Self {
         let about = ObjectReference {
             kind: Some("Node".to_owned()),
             name: Some(node.to_owned()),
@@ -26,12 +26,12 @@ impl ProxyEvents {
     }
 
     /// The proxy has begun its work.
-    pub fn starting(&self) {
-        self.recorder.event_v1(&self.node, None, Kind::Normal, "Starting", "StartKubeProxy", "");
+    pub(crate) fn starting(&self) {
+        self.recorder.event_v1(&self.node, None, EventKind::Normal, "Starting", "StartKubeProxy", "");
     }
 
     /// The health-check node port of a service cannot be listened on.
-    pub fn health_check_failed(&self, namespace: &str, name: &str, port: u16, error: &std::io::Error) {
+    pub(crate) fn health_check_failed(&self, namespace: &str, name: &str, port: u16, error: &std::io::Error) {
         let about = ObjectReference {
             kind: Some("Service".to_owned()),
             namespace: Some(namespace.to_owned()),
@@ -41,7 +41,7 @@ impl ProxyEvents {
         };
         let message =
             format!("node {} failed to start healthcheck \"{namespace}/{name}\" on port {port}: {error}", self.host());
-        self.recorder.event_v1(&about, None, Kind::Warning, "FailedToStartServiceHealthcheck", "Listen", message);
+        self.recorder.event_v1(&about, None, EventKind::Warning, "FailedToStartServiceHealthcheck", "Listen", message);
     }
 
     fn host(&self) -> &str {

@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use shared::tool::{self, cluster_args, connect, output_arg};
 
 use crate::cluster::Cluster;
-use crate::plan::{Delta, Desired, Endpoint, Family, Judged, NodeFacts, Policy, PortName, ServicePort, Use, judge};
+use crate::plan::{
+    Delta, Desired, Endpoint, EndpointUse, Family, Judged, NodeFacts, Policy, PortName, ServicePort, judge,
+};
 
 const NAME: &str = "explain";
 
@@ -97,12 +99,12 @@ struct Route {
     address: String,
     clients: &'static str,
     policy: Policy,
-    outcome: Outcome,
+    outcome: ConnectionEnd,
 }
 
 /// End of a connection.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+enum ConnectionEnd {
     /// Goes to one of these.
     Endpoints(Vec<Endpoint>),
     /// Refused: the service has no endpoint that could serve.
@@ -111,7 +113,7 @@ enum Outcome {
     Dropped,
 }
 
-impl Outcome {
+impl ConnectionEnd {
     fn of(port: &ServicePort, policy: Policy) -> Self {
         match port.endpoints(policy) {
             _ if !port.has_endpoints => Self::Refused,
@@ -158,8 +160,13 @@ fn explain(service: &Service, slices: &[Arc<EndpointSlice>], node: &NodeFacts) -
 
 fn routes(port: &ServicePort) -> Vec<Route> {
     let at = |address: std::net::IpAddr, number: u16| std::net::SocketAddr::new(address, number).to_string();
-    let route =
-        |kind, address, clients, policy| Route { kind, address, clients, policy, outcome: Outcome::of(port, policy) };
+    let route = |kind, address, clients, policy| Route {
+        kind,
+        address,
+        clients,
+        policy,
+        outcome: ConnectionEnd::of(port, policy),
+    };
     let mut routes = vec![route("cluster IP", at(port.cluster_ip, port.port), ANYBODY, port.internal)];
     let node_port = port.node_port.map(|number| ("node port", format!("*:{number}")));
     let external = port.external_ips.iter().map(|address| ("external IP", at(*address, port.port)));
@@ -194,15 +201,15 @@ fn notes(port: &ServicePort) -> Vec<String> {
     notes
 }
 
-fn reason(used: &Use) -> String {
+fn reason(used: &EndpointUse) -> String {
     match used {
-        Use::Chosen => "yes".to_owned(),
-        Use::LastResort => "yes, it terminates and none is ready".to_owned(),
-        Use::NotReady => "no, not ready".to_owned(),
-        Use::Terminating => "no, it terminates and others are ready".to_owned(),
-        Use::OtherNode => "no, on another node".to_owned(),
-        Use::HintedToNodes(nodes) => format!("no, hints are for node {}", nodes.join(", ")),
-        Use::HintedToZones(zones) => format!("no, hints are for zone {}", zones.join(", ")),
+        EndpointUse::Chosen => "yes".to_owned(),
+        EndpointUse::LastResort => "yes, it terminates and none is ready".to_owned(),
+        EndpointUse::NotReady => "no, not ready".to_owned(),
+        EndpointUse::Terminating => "no, it terminates and others are ready".to_owned(),
+        EndpointUse::OtherNode => "no, on another node".to_owned(),
+        EndpointUse::HintedToNodes(nodes) => format!("no, hints are for node {}", nodes.join(", ")),
+        EndpointUse::HintedToZones(zones) => format!("no, hints are for zone {}", zones.join(", ")),
     }
 }
 
@@ -255,7 +262,7 @@ impl PortExplanation {
     fn json(&self) -> Value {
         let routes = self.routes.iter().map(|route| {
             let (endpoints, why) = match &route.outcome {
-                Outcome::Endpoints(endpoints) => (endpoints.iter().map(ToString::to_string).collect(), None),
+                ConnectionEnd::Endpoints(endpoints) => (endpoints.iter().map(ToString::to_string).collect(), None),
                 other => (Vec::new(), Some(other.text())),
             };
             json!({"by": route.kind, "address": route.address, "clients": route.clients,

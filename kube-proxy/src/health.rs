@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 use crate::addresses::NodePortResolver;
 use crate::backend::NodePorts;
 use crate::events::ProxyEvents;
-use crate::http::{Page, bind, by_path, serve};
+use crate::http::{ProxyResponse, bind, by_path, serve};
 use crate::metrics;
 use crate::plan::{Desired, Family, Policy};
 
 /// Service health-check port: which service, and how many endpoints of it are here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Check {
+struct ServiceCheck {
     namespace: String,
     name: String,
     local: usize,
@@ -34,7 +34,7 @@ struct Check {
 
 /// Time of the last write of rules, and the time since when changes wait.
 #[derive(Clone)]
-pub struct Health {
+pub(crate) struct Health {
     state: Arc<Mutex<State>>,
     /// A sync that takes longer than this is a failure.
     limit: Duration,
@@ -45,20 +45,20 @@ struct State {
     updated: BTreeMap<Family, Timestamp>,
     waiting_since: HashMap<Family, Instant>,
     eligible: bool,
-    checks: BTreeMap<u16, Check>,
+    checks: BTreeMap<u16, ServiceCheck>,
 }
 
 impl Health {
     /// Healthy from the start, as upstream: there is nothing to write yet.
     #[must_use]
-    pub fn new(sync_period: Duration) -> Self {
+    pub(crate) fn new(sync_period: Duration) -> Self {
         let state =
             State { updated: BTreeMap::new(), waiting_since: HashMap::new(), eligible: true, checks: BTreeMap::new() };
         Self { state: Arc::new(Mutex::new(state)), limit: sync_period * 2 }
     }
 
     /// A change came in.
-    pub fn queued(&self, families: impl IntoIterator<Item = Family>) {
+    pub(crate) fn queued(&self, families: impl IntoIterator<Item = Family>) {
         let mut state = self.state.lock();
         for family in families {
             state.waiting_since.entry(family).or_insert_with(Instant::now);
@@ -66,14 +66,14 @@ impl Health {
     }
 
     /// The kernel has everything.
-    pub fn written(&self, family: Family) {
+    pub(crate) fn written(&self, family: Family) {
         let mut state = self.state.lock();
         state.waiting_since.remove(&family);
         state.updated.insert(family, Timestamp::now());
     }
 
     /// The node object says whether the node should get new traffic.
-    pub fn set_eligible(&self, eligible: bool) {
+    pub(crate) fn set_eligible(&self, eligible: bool) {
         self.state.lock().eligible = eligible;
     }
 
@@ -95,13 +95,13 @@ impl Health {
 
     /// `/healthz` and `/livez`.
     #[must_use]
-    pub fn page(&self, path: &str) -> Page {
+    pub(crate) fn page(&self, path: &str) -> ProxyResponse {
         let written = self.is_written();
         let state = self.state.lock();
         let healthy = match path {
             "/healthz" => written && state.eligible,
             "/livez" => written,
-            _ => return Page::not_found(),
+            _ => return ProxyResponse::not_found(),
         };
         let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         metrics::count_probe(path, status.as_u16());
@@ -115,12 +115,12 @@ impl Health {
         if path == "/healthz" {
             body["nodeEligible"] = json!(eligible);
         }
-        Page::json(status, body.to_string())
+        ProxyResponse::json(status, body.to_string())
     }
 
-    fn check_page(&self, port: u16) -> Page {
+    fn check_page(&self, port: u16) -> ProxyResponse {
         let written = self.is_written();
-        let Some(check) = self.state.lock().checks.get(&port).cloned() else { return Page::not_found() };
+        let Some(check) = self.state.lock().checks.get(&port).cloned() else { return ProxyResponse::not_found() };
         let healthy = written && check.local > 0;
         let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let body = json!({
@@ -128,14 +128,14 @@ impl Health {
             "localEndpoints": check.local,
             "serviceProxyHealthy": written,
         });
-        let mut page = Page::json(status, body.to_string());
+        let mut page = ProxyResponse::json(status, body.to_string());
         page.headers.push(("x-load-balancing-endpoint-weight", check.local.to_string()));
         page
     }
 }
 
 /// The listeners of the services' health-check ports, on the addresses of node ports.
-pub struct CheckPorts {
+pub(crate) struct CheckPorts {
     health: Health,
     node_ports: NodePortResolver,
     open: HashMap<u16, CancellationToken>,
@@ -148,18 +148,27 @@ pub struct CheckPorts {
 impl CheckPorts {
     /// None open yet. All close with `stop`.
     #[must_use]
-    pub fn new(health: Health, node_ports: NodePortResolver, stop: CancellationToken, events: ProxyEvents) -> Self {
+    pub(crate) fn new(
+        health: Health,
+        node_ports: NodePortResolver,
+        stop: CancellationToken,
+        events: ProxyEvents,
+    ) -> Self {
         Self { health, node_ports, open: HashMap::new(), stop, events, failed: BTreeSet::new() }
     }
 
     /// Reports whether ports could not be opened, so that they are to be tried again.
     #[must_use]
-    pub fn have_failed(&self) -> bool {
+    pub(crate) fn have_failed(&self) -> bool {
         !self.failed.is_empty()
     }
 
     /// Opens and closes ports as the services want.
-    pub async fn sync<'a>(&mut self, tasks: &shared::run::TaskGroup, desired: impl Iterator<Item = &'a Desired>) {
+    pub(crate) async fn sync<'a>(
+        &mut self,
+        tasks: &shared::run::TaskGroup,
+        desired: impl Iterator<Item = &'a Desired>,
+    ) {
         let wanted = checks(desired);
         self.health.state.lock().checks.clone_from(&wanted);
         self.open.retain(|port, token| {
@@ -222,13 +231,13 @@ fn listening(node_ports: impl Fn(Family) -> NodePorts) -> Vec<IpAddr> {
     }
 }
 
-fn checks<'a>(desired: impl Iterator<Item = &'a Desired>) -> BTreeMap<u16, Check> {
-    let mut found: BTreeMap<u16, Check> = BTreeMap::new();
+fn checks<'a>(desired: impl Iterator<Item = &'a Desired>) -> BTreeMap<u16, ServiceCheck> {
+    let mut found: BTreeMap<u16, ServiceCheck> = BTreeMap::new();
     for desired in desired {
-        let mut of_family: BTreeMap<u16, (Check, BTreeSet<IpAddr>)> = BTreeMap::new();
+        let mut of_family: BTreeMap<u16, (ServiceCheck, BTreeSet<IpAddr>)> = BTreeMap::new();
         for (name, port) in &desired.ports {
             let Some(number) = port.health_check_node_port.filter(|_| port.external == Policy::Local) else { continue };
-            let check = Check { namespace: name.namespace.clone(), name: name.service.clone(), local: 0 };
+            let check = ServiceCheck { namespace: name.namespace.clone(), name: name.service.clone(), local: 0 };
             // Several ports of one service lead to the same pods.
             of_family.entry(number).or_insert((check, BTreeSet::new())).1.extend(&port.ready_local);
         }

@@ -27,7 +27,7 @@ const CONNECTIONS: usize = 1_024;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An answer.
-pub struct Page {
+pub(crate) struct ProxyResponse {
     /// HTTP status.
     pub status: StatusCode,
     /// Media type.
@@ -39,17 +39,18 @@ pub struct Page {
 }
 
 /// Answers a request.
-pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Page> + Send>> + Send + Sync>;
+pub(crate) type Handler =
+    Arc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = ProxyResponse> + Send>> + Send + Sync>;
 
 /// Answers by the path alone.
-pub fn by_path(page: impl Fn(&str) -> Page + Send + Sync + 'static) -> Handler {
+pub(crate) fn by_path(page: impl Fn(&str) -> ProxyResponse + Send + Sync + 'static) -> Handler {
     Arc::new(move |request| Box::pin(std::future::ready(page(request.uri().path()))))
 }
 
-impl Page {
+impl ProxyResponse {
     /// A text with status 200.
     #[must_use]
-    pub fn text(body: impl Into<String>) -> Self {
+    pub(crate) fn text(body: impl Into<String>) -> Self {
         Self {
             status: StatusCode::OK,
             content_type: "text/plain; charset=utf-8".into(),
@@ -60,13 +61,13 @@ impl Page {
 
     /// A JSON document.
     #[must_use]
-    pub fn json(status: StatusCode, body: String) -> Self {
+    pub(crate) fn json(status: StatusCode, body: String) -> Self {
         Self { status, content_type: "application/json".into(), headers: Vec::new(), body: body.into() }
     }
 
     /// Answers an unknown path as Go's mux does.
     #[must_use]
-    pub fn not_found() -> Self {
+    pub(crate) fn not_found() -> Self {
         Self { status: StatusCode::NOT_FOUND, ..Self::text("404 page not found\n") }
     }
 
@@ -91,7 +92,7 @@ impl Page {
 ///
 /// # Errors
 /// The address is taken or not ours.
-pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     if address.ip() == IpAddr::from([0, 0, 0, 0])
         && let Ok(listener) = bind_both(address.port())
     {
@@ -111,7 +112,7 @@ fn bind_both(port: u16) -> std::io::Result<TcpListener> {
 }
 
 /// Answers requests until `stop`.
-pub async fn serve(listener: TcpListener, stop: CancellationToken, answer: Handler) {
+pub(crate) async fn serve(listener: TcpListener, stop: CancellationToken, answer: Handler) {
     let limits = ConnectionLimits::new(CONNECTIONS);
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -152,7 +153,7 @@ mod tests {
         let listener = bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let stop = CancellationToken::new();
-        let served = tokio::spawn(serve(listener, stop.clone(), by_path(|path| Page::text(path.to_owned()))));
+        let served = tokio::spawn(serve(listener, stop.clone(), by_path(|path| ProxyResponse::text(path.to_owned()))));
         let mut held = Vec::new();
         for _ in 0..300 {
             held.push(TcpStream::connect(address).await.expect("a connection"));

@@ -18,12 +18,12 @@ fn write(path: &str, value: &str) {
 }
 
 /// Lets node ports answer on 127.0.0.1 (iptables mode, IPv4 only).
-pub fn allow_localhost_node_ports() {
+pub(crate) fn allow_localhost_node_ports() {
     write("/proc/sys/net/ipv4/conf/all/route_localnet", "1");
 }
 
 /// Applies the `conntrack` part of the configuration.
-pub fn tune_conntrack(conntrack: &Conntrack) {
+pub(crate) fn tune_conntrack(conntrack: &Conntrack) {
     let cpus = processors();
     let wanted =
         conntrack.max_per_core.saturating_mul(cpus).max(if conntrack.max_per_core == 0 { 0 } else { conntrack.min });
@@ -52,7 +52,7 @@ pub fn tune_conntrack(conntrack: &Conntrack) {
 
 /// Sets the kernel up for the IPVS mode: replies through connection tracking, real servers that are gone forgotten by their
 /// clients, and with `strict_arp` no answers for addresses of services on other devices.
-pub fn tune_ipvs(strict_arp: bool) {
+pub(crate) fn tune_ipvs(strict_arp: bool) {
     let common = [
         ("net/ipv4/vs/conntrack", "1"),
         ("net/ipv4/vs/expire_nodest_conn", "1"),
@@ -70,7 +70,7 @@ fn set_seconds(name: &str, time: Duration) {
 
 /// Reports whether the kernel takes packets of TCP connections that it lost count of for valid ones.
 #[must_use]
-pub fn is_liberal() -> bool {
+pub(crate) fn is_liberal() -> bool {
     fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal").is_ok_and(|set| set.trim() == "1")
 }
 
@@ -88,7 +88,7 @@ fn processors() -> u64 {
 }
 
 /// Makes the kernel's out-of-memory killer spare us, or not.
-pub fn set_oom_score_adj(value: i64) {
+pub(crate) fn set_oom_score_adj(value: i64) {
     if let Err(error) = fs::write("/proc/self/oom_score_adj", value.to_string()) {
         tracing::debug!(value, %error, "Failed to apply OOMScore");
     }
@@ -96,7 +96,7 @@ pub fn set_oom_score_adj(value: i64) {
 
 /// Reports whether this kernel has the family at all.
 #[must_use]
-pub fn has_family(family: Family) -> bool {
+pub(crate) fn has_family(family: Family) -> bool {
     match family {
         Family::V4 => true,
         Family::V6 => fs::read_to_string("/proc/net/if_inet6").is_ok_and(|interfaces| !interfaces.trim().is_empty()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use prometheus::{CounterVec, GaugeVec, HistogramVec};
 use shared::metrics::{counter, exponential, gauge, histogram};
 
-use crate::backend::Written;
+use crate::backend::SyncExtent;
 use crate::plan::{Family, WithoutLocal};
 
 fn label(family: Family) -> &'static str {
@@ -58,7 +58,7 @@ fn now() -> f64 {
 }
 
 /// A sync has ended well.
-pub fn synced(family: Family, took: Duration, written: Written) {
+pub(crate) fn synced(family: Family, took: Duration, written: SyncExtent) {
     let took = took.as_secs_f64();
     sync_duration().with_label_values(&[label(family)]).observe(took);
     if let Some(duration) = sync_duration_of(written) {
@@ -67,19 +67,21 @@ pub fn synced(family: Family, took: Duration, written: Written) {
     last_sync().with_label_values(&[label(family)]).set(now());
 }
 
-fn sync_duration_of(written: Written) -> Option<HistogramVec> {
+fn sync_duration_of(written: SyncExtent) -> Option<HistogramVec> {
     let (name, help) = match written {
-        Written::Everything => ("kubeproxy_sync_full_proxy_rules_duration_seconds", "Duration of syncs of all rules"),
-        Written::Changes => {
+        SyncExtent::Everything => {
+            ("kubeproxy_sync_full_proxy_rules_duration_seconds", "Duration of syncs of all rules")
+        }
+        SyncExtent::Changes => {
             ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "Duration of syncs of changes alone")
         }
-        Written::Nothing => return None,
+        SyncExtent::Nothing => return None,
     };
     Some(histogram(name, help, &["ip_family"], exponential(0.001, 2.0, 15)))
 }
 
 /// Rules for endpoints that changed so long ago are written.
-pub fn programmed(family: Family, after: Duration) {
+pub(crate) fn programmed(family: Family, after: Duration) {
     histogram(
         "kubeproxy_network_programming_duration_seconds",
         "Time from a change of endpoints to the rules for it",
@@ -97,7 +99,7 @@ fn programming_buckets() -> Vec<f64> {
 }
 
 /// Stale chains or sets could not be deleted.
-pub fn cleanup_failed(family: Family) {
+pub(crate) fn cleanup_failed(family: Family) {
     counter(
         "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
         "Failures to delete stale chains and sets",
@@ -109,7 +111,7 @@ pub fn cleanup_failed(family: Family) {
 
 /// Ports of services without an endpoint here, though their policy asks for one.
 #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
-pub fn without_local_endpoints(family: Family, count: WithoutLocal) {
+pub(crate) fn without_local_endpoints(family: Family, count: WithoutLocal) {
     let family_metric = gauge(
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
         "Services with a Local traffic policy and no endpoint on this node",
@@ -122,7 +124,7 @@ pub fn without_local_endpoints(family: Family, count: WithoutLocal) {
 
 /// Changes that wait to be planned: of services, and of their endpoints.
 #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
-pub fn pending((services, endpoints): (usize, usize)) {
+pub(crate) fn pending((services, endpoints): (usize, usize)) {
     for (what, count) in [("service", services), ("endpoint", endpoints)] {
         let name = format!("kubeproxy_sync_proxy_rules_{what}_changes_pending");
         let help = format!("Pending proxy rules {what} changes");
@@ -132,7 +134,7 @@ pub fn pending((services, endpoints): (usize, usize)) {
 
 /// Rules of iptables tables: those that the kernel has, and those that the last sync wrote.
 #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
-pub fn iptables_rules(family: Family, table: &str, total: usize, written: usize) {
+pub(crate) fn iptables_rules(family: Family, table: &str, total: usize, written: usize) {
     let labels = ["ip_family", "table"];
     let total_rules = gauge("kubeproxy_sync_proxy_rules_iptables_total", "iptables rules owned by kube-proxy", &labels);
     total_rules.with_label_values(&[label(family), table]).set(total as f64);
@@ -141,7 +143,7 @@ pub fn iptables_rules(family: Family, table: &str, total: usize, written: usize)
 }
 
 /// A sync has failed: of all rules, or of changes alone.
-pub fn failed(mode: &str, family: Family, partial: bool) {
+pub(crate) fn failed(mode: &str, family: Family, partial: bool) {
     failures(mode).with_label_values(&[label(family)]).inc();
     if partial && mode != "nftables" {
         counter(
@@ -155,13 +157,13 @@ pub fn failed(mode: &str, family: Family, partial: bool) {
 }
 
 /// A change waits to be written.
-pub fn queued(family: Family) {
+pub(crate) fn queued(family: Family) {
     last_queued().with_label_values(&[label(family)]).set(now());
 }
 
 /// A pass over the connection-tracking table has ended.
 #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
-pub fn conntrack_reconciled(family: Family, deleted: usize, took: Duration) {
+pub(crate) fn conntrack_reconciled(family: Family, deleted: usize, took: Duration) {
     histogram(
         "kubeproxy_conntrack_reconciler_sync_duration_seconds",
         "Duration of a pass over connection tracking, in seconds",
@@ -180,17 +182,17 @@ pub fn conntrack_reconciled(family: Family, deleted: usize, took: Duration) {
 }
 
 /// A Service changed.
-pub fn service_changed() {
+pub(crate) fn service_changed() {
     changes("service").with_label_values::<&str>(&[]).inc();
 }
 
 /// An `EndpointSlice` changed.
-pub fn endpoint_changed() {
+pub(crate) fn endpoint_changed() {
     changes("endpoint").with_label_values::<&str>(&[]).inc();
 }
 
 /// Somebody asked for our health.
-pub fn count_probe(path: &str, code: u16) {
+pub(crate) fn count_probe(path: &str, code: u16) {
     let name = if path == "/livez" { "kubeproxy_proxy_livez_total" } else { "kubeproxy_proxy_healthz_total" };
     counter(name, "Cumulative proxy health checks by HTTP status", &["code"])
         .with_label_values(&[&code.to_string()])

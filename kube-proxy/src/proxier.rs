@@ -16,7 +16,7 @@ use shared::run::{Shutdown, TaskGroup};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::addresses::NodePortResolver;
-use crate::backend::{Backend, Environment, Mode, SyncError, Written};
+use crate::backend::{Backend, Environment, Mode, SyncError, SyncExtent};
 use crate::changes::{Changes, Waiting};
 use crate::conntrack;
 use crate::health::{CheckPorts, Health};
@@ -31,7 +31,7 @@ const FULL_SYNC: Duration = Duration::from_secs(3600);
 const BY_SERVICE: &str = "service";
 
 /// One family's back end and what it was last told.
-pub struct FamilyProxy {
+pub(crate) struct FamilyProxy {
     family: Family,
     backend: Box<dyn Backend>,
     desired: Desired,
@@ -44,12 +44,12 @@ pub struct FamilyProxy {
 impl FamilyProxy {
     /// A family that has written nothing.
     #[must_use]
-    pub fn new(family: Family, backend: Box<dyn Backend>) -> Self {
+    pub(crate) fn new(family: Family, backend: Box<dyn Backend>) -> Self {
         Self { family, backend, desired: Desired::default(), is_written: false, flows_changed: false }
     }
 
     /// Writes what differs, and says whether connection tracking has to be told.
-    async fn write(&mut self, delta: &Delta, all: bool) -> Result<(Written, bool), SyncError> {
+    async fn write(&mut self, delta: &Delta, all: bool) -> Result<(SyncExtent, bool), SyncError> {
         self.flows_changed |= all || delta.has_udp();
         let written = self.backend.sync(&self.desired, &delta.ports).await?;
         Ok((written, std::mem::take(&mut self.flows_changed)))
@@ -57,7 +57,7 @@ impl FamilyProxy {
 }
 
 /// The local copies that rules are made from.
-pub struct Stores {
+pub(crate) struct Stores {
     /// Services.
     pub services: Store<Service>,
     /// Endpoint slices, with [`index`].
@@ -69,14 +69,14 @@ pub struct Stores {
 }
 
 /// Files slices under their services.
-pub fn index(slices: &shared::informer::Informer<EndpointSlice>) {
+pub(crate) fn index(slices: &shared::informer::Informer<EndpointSlice>) {
     slices.add_index(BY_SERVICE, |slice| {
         service_of(slice).map(|(namespace, name)| format!("{namespace}/{name}")).into_iter().collect()
     });
 }
 
 /// Keeps the kernel as the cluster wants it.
-pub struct Proxier {
+pub(crate) struct Proxier {
     /// The mode of all families.
     pub mode: &'static Mode,
     /// By family.
@@ -103,7 +103,7 @@ pub struct Proxier {
 
 impl Proxier {
     /// Runs until shutdown. Rules stay: connections must survive a restart of the proxy.
-    pub async fn run(mut self, tasks: TaskGroup, shutdown: Shutdown) {
+    pub(crate) async fn run(mut self, tasks: TaskGroup, shutdown: Shutdown) {
         let mut period = tokio::time::interval(self.sync_period);
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
         period.tick().await;
@@ -149,7 +149,7 @@ impl Proxier {
             let began = Instant::now();
             match proxy.write(&delta, waiting.all).await {
                 Ok((written, flows_changed)) => {
-                    if written != Written::Nothing {
+                    if written != SyncExtent::Nothing {
                         proxy.is_written = true;
                         metrics::synced(proxy.family, began.elapsed(), written);
                         metrics::without_local_endpoints(proxy.family, proxy.desired.without_local());
@@ -263,11 +263,11 @@ mod tests {
             Ok(())
         }
 
-        async fn sync(&mut self, _: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
+        async fn sync(&mut self, _: &Desired, changed: &BTreeSet<PortName>) -> Result<SyncExtent, SyncError> {
             if std::mem::take(&mut self.0) {
                 return Err(SyncError::Timeout("iptables-restore".to_owned()));
             }
-            Ok(if changed.is_empty() { Written::Everything } else { Written::Changes })
+            Ok(if changed.is_empty() { SyncExtent::Everything } else { SyncExtent::Changes })
         }
 
         fn forget(&mut self) {}
@@ -298,8 +298,8 @@ mod tests {
         proxy.desired.replace(("kube-system", "dns"), Some(&service), &[], (&node, Family::V4), &mut delta);
         assert!(proxy.write(&delta, false).await.is_err());
         let retried = proxy.write(&Delta::default(), false).await.expect("written");
-        assert_eq!(retried, (Written::Everything, true));
+        assert_eq!(retried, (SyncExtent::Everything, true));
         let idle = proxy.write(&Delta::default(), false).await.expect("written");
-        assert_eq!(idle, (Written::Everything, false));
+        assert_eq!(idle, (SyncExtent::Everything, false));
     }
 }

@@ -26,7 +26,7 @@ struct Checker<'a> {
 
 /// The errors of a configuration whose defaults are filled in.
 #[must_use]
-pub fn errors(fields: &Fields) -> Vec<String> {
+pub(crate) fn errors(fields: &Fields) -> Vec<String> {
     let mut checker = Checker { fields, errors: Vec::new() };
     checker.gates();
     checker.bit("KubeProxyIPTablesConfiguration", "iptables.masqueradeBit");
@@ -257,7 +257,7 @@ fn split_host_port(text: &str) -> Option<(&str, &str)> {
 /// An address with port out of a text that was checked. A bare port is on all addresses of `family`'s kind, a bare address
 /// on the default port.
 #[must_use]
-pub fn socket(text: &str, all: IpAddr, default_port: u16) -> Option<std::net::SocketAddr> {
+pub(crate) fn socket(text: &str, all: IpAddr, default_port: u16) -> Option<std::net::SocketAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     if let Some(address) = shared::address::ip(bare) {
         return Some((address, default_port).into());

@@ -4,7 +4,7 @@ use crate::env;
 use crate::events::{EventSink, EventType};
 use crate::objects::{NO_TRUST_BUNDLES, ObjectError, ObjectSource};
 use crate::pods;
-use crate::watched::{Key, Watched, Watching};
+use crate::watched::{FollowedObjects, Key, Watching};
 use crate::workers::context::ServiceLister;
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus};
@@ -18,7 +18,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::Value;
-use shared::events::{Kind, Recorder};
+use shared::events::{EventKind, Recorder};
 use shared::flags::FeatureGates;
 use shared::informer::{Cached, Informer};
 use shared::run::{Shutdown, TaskGroup};
@@ -53,15 +53,15 @@ impl From<Failure> for ObjectError {
 
 /// Objects of one kind as they were read last, by namespace and name. While the API server is away they serve containers
 /// that are started again, as upstream's watch-backed cache does.
-struct Kept<K>(Mutex<HashMap<Key, (Instant, Arc<K>)>>);
+struct LastRead<K>(Mutex<HashMap<Key, (Instant, Arc<K>)>>);
 
-impl<K> Default for Kept<K> {
+impl<K> Default for LastRead<K> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K> Kept<K> {
+impl<K> LastRead<K> {
     async fn get(
         &self,
         kind: &'static str,
@@ -161,16 +161,16 @@ impl ChangeDetection {
 /// Config maps or secrets, by the strategy.
 enum Referred<K> {
     /// Followed, as far as there are places, and else kept.
-    Watched(Watched<K>, Kept<K>),
-    Kept(Kept<K>),
+    Watched(FollowedObjects<K>, LastRead<K>),
+    Kept(LastRead<K>),
     Asked,
 }
 
 impl<K: Cached> Referred<K> {
     fn new(strategy: ChangeDetection, with: &Watching) -> Self {
         match strategy {
-            ChangeDetection::Watch => Self::Watched(Watched::new(with.clone()), Kept::default()),
-            ChangeDetection::Cache => Self::Kept(Kept::default()),
+            ChangeDetection::Watch => Self::Watched(FollowedObjects::new(with.clone()), LastRead::default()),
+            ChangeDetection::Cache => Self::Kept(LastRead::default()),
             ChangeDetection::Get => Self::Asked,
         }
     }
@@ -212,10 +212,10 @@ pub struct ApiObjects {
     referred: kube::Client,
     config_maps: Referred<ConfigMap>,
     secrets: Referred<Secret>,
-    runtime_classes: Kept<RuntimeClass>,
-    csi_drivers: Kept<CSIDriver>,
+    runtime_classes: LastRead<RuntimeClass>,
+    csi_drivers: LastRead<CSIDriver>,
     /// All of them under one key; none where the feature gate is off.
-    trust_bundles: Option<Kept<Vec<ClusterTrustBundle>>>,
+    trust_bundles: Option<LastRead<Vec<ClusterTrustBundle>>>,
 }
 
 impl ApiObjects {
@@ -231,11 +231,11 @@ impl ApiObjects {
         Self {
             client,
             referred: watches,
-            trust_bundles: gates.enabled("ClusterTrustBundleProjection").then(Kept::default),
+            trust_bundles: gates.enabled("ClusterTrustBundleProjection").then(LastRead::default),
             config_maps: Referred::new(strategy, &with),
             secrets: Referred::new(strategy, &with),
-            runtime_classes: Kept::default(),
-            csi_drivers: Kept::default(),
+            runtime_classes: LastRead::default(),
+            csi_drivers: LastRead::default(),
         }
     }
 }
@@ -392,10 +392,10 @@ impl ApiEvents {
     }
 }
 
-fn kind(kind: EventType) -> Kind {
+fn kind(kind: EventType) -> EventKind {
     match kind {
-        EventType::Normal => Kind::Normal,
-        EventType::Warning => Kind::Warning,
+        EventType::Normal => EventKind::Normal,
+        EventType::Warning => EventKind::Warning,
     }
 }
 
@@ -426,14 +426,14 @@ mod tests {
     use serde_json::json;
 
     /// Makes everything that is kept old enough to be asked for again.
-    fn age<K>(kept: &Kept<K>) {
+    fn age<K>(kept: &LastRead<K>) {
         let old = Instant::now().checked_sub(FRESH * 2).expect("a machine that is up for seconds");
         kept.0.lock().values_mut().for_each(|(at, _)| *at = old);
     }
 
     #[tokio::test]
     async fn the_last_state_of_an_object_serves_while_the_api_server_is_away() {
-        let kept = Kept::<u32>::default();
+        let kept = LastRead::<u32>::default();
         let get = async |answer: Result<Option<u32>, Failure>| {
             age(&kept);
             kept.get("secret", ("ns", "s"), async { answer }).await.map(|value| *value).map_err(|e| e.to_string())

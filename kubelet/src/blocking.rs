@@ -9,18 +9,18 @@ use tokio::sync::Semaphore;
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Set-up of what lies on other file systems than the kubelet's own.
-pub static MOUNTING: Lane = Lane::new("volume set-up", 6, WAIT);
+pub(crate) static MOUNTING: Lane = Lane::new("volume set-up", 6, WAIT);
 /// Unmounts, and what follows them.
-pub static UNMOUNTING: Lane = Lane::new("volume tear-down", 6, WAIT);
+pub(crate) static UNMOUNTING: Lane = Lane::new("volume tear-down", 6, WAIT);
 /// Numbers of file systems that may be away.
-pub static STATISTICS: Lane = Lane::new("volume statistics", 4, WAIT);
+pub(crate) static STATISTICS: Lane = Lane::new("volume statistics", 4, WAIT);
 /// Walks through folders on the kubelet's own file system: they end, but may take their time.
-pub static WALKS: Lane = Lane::new("walks through folders", 4, WAIT);
+pub(crate) static WALKS: Lane = Lane::new("walks through folders", 4, WAIT);
 /// Removal of the trees of pods that are gone.
-pub static REMOVAL: Lane = Lane::new("removal of folders", 4, WAIT);
+pub(crate) static REMOVAL: Lane = Lane::new("removal of folders", 4, WAIT);
 
 /// A kind of work of which only so much blocks at a time. All of them together leave a quarter of the process' threads alone.
-pub struct Lane {
+pub(crate) struct Lane {
     name: &'static str,
     threads: Semaphore,
     wait: Duration,
@@ -35,7 +35,7 @@ impl Lane {
     ///
     /// # Errors
     /// The work fails, or every thread of the lane hangs.
-    pub async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T, String> {
@@ -52,7 +52,9 @@ impl Lane {
 }
 
 /// Runs work that blocks: its result, with errors as text.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, String> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, String> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),

@@ -13,7 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Nothing answers there.
-pub async fn system() -> zbus::Result<Connection> {
+pub(crate) async fn system() -> zbus::Result<Connection> {
     Builder::system().method_timeout(DEADLINE).build().await
 }
 
@@ -21,7 +21,7 @@ pub async fn system() -> zbus::Result<Connection> {
 ///
 /// # Errors
 /// Neither answers; the bus's error is told.
-pub async fn systemd() -> zbus::Result<Connection> {
+pub(crate) async fn systemd() -> zbus::Result<Connection> {
     let refused = match system().await {
         Ok(connection) => return Ok(connection),
         Err(error) => error,

@@ -60,11 +60,11 @@ pub(crate) mod tests {
 
     /// Keeps events for tests.
     #[derive(Debug, Default)]
-    pub struct Recorded(Mutex<Vec<String>>);
+    pub(crate) struct Recorded(Mutex<Vec<String>>);
 
     impl Recorded {
         /// The events so far, as `Warning SystemOOM text`.
-        pub fn taken(&self) -> Vec<String> {
+        pub(crate) fn taken(&self) -> Vec<String> {
             std::mem::take(&mut self.0.lock())
         }
     }

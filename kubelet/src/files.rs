@@ -17,17 +17,17 @@ pub(crate) fn pollable(file: fs::File) -> io::Result<AsyncFd<fs::File>> {
 }
 
 /// Makes a folder, with those that it is in, which is not for every user of the node.
-pub fn make_private(folder: &Path) -> io::Result<()> {
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)
 }
 
 /// Path of what is not yet a file: what a death in between leaves.
-pub fn draft(path: &Path) -> PathBuf {
+pub(crate) fn draft(path: &Path) -> PathBuf {
     path.with_extension("tmp")
 }
 
 /// Writes a document whole or not at all, as far as the disk holds what it says it does.
-pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let draft = draft(path);
     let mut file = fs::File::create(&draft)?;
     file.write_all(&serde_json::to_vec(value)?)?;
@@ -39,7 +39,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
 ///
 /// # Errors
 /// The file cannot be read, or is no such document.
-pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -16,7 +16,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The file cannot be made, locked or watched.
-pub async fn acquire(line: &CommandLine, shutdown: &Shutdown) -> anyhow::Result<Option<Flock<File>>> {
+pub(crate) async fn acquire(line: &CommandLine, shutdown: &Shutdown) -> anyhow::Result<Option<Flock<File>>> {
     if line.lock_file.is_empty() {
         return Ok(None);
     }

@@ -51,13 +51,13 @@ fn time(name: &str, help: &str, labels: &[(&str, &str)], buckets: Vec<f64>, took
 }
 
 /// Sets a gauge.
-pub fn set(name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
+pub(crate) fn set(name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
     let (names, values): (Vec<&str>, Vec<&str>) = labels.iter().copied().unzip();
     gauge(name, help, &names).with_label_values(&values).set(value);
 }
 
 /// Counts a call of the container runtime, by upstream's name for it.
-pub fn runtime_call(operation: &str, took: Duration, failed: bool) {
+pub(crate) fn runtime_call(operation: &str, took: Duration, failed: bool) {
     let labels = [("operation_type", operation)];
     count(
         "kubelet_runtime_operations_total",
@@ -73,7 +73,7 @@ pub fn runtime_call(operation: &str, took: Duration, failed: bool) {
 }
 
 /// Counts the making of a sandbox.
-pub fn sandbox(handler: &str, took: Duration, failed: bool) {
+pub(crate) fn sandbox(handler: &str, took: Duration, failed: bool) {
     let labels = [("runtime_handler", handler)];
     let help = "[ALPHA] Duration of making sandboxes in seconds, by runtime handler";
     time("kubelet_run_podsandbox_duration_seconds", help, &labels, default_buckets(), took);
@@ -86,7 +86,7 @@ pub fn sandbox(handler: &str, took: Duration, failed: bool) {
 }
 
 /// Counts the start of a container; `failure` is the reason it waits for.
-pub fn container_start(pod: &Pod, name: &str, failure: Option<&str>) {
+pub(crate) fn container_start(pod: &Pod, name: &str, failure: Option<&str>) {
     let kind = ("container_type", container_type(pod, name));
     count("kubelet_started_containers_total", "[ALPHA] Number of containers whose start was tried", &[kind]);
     if let Some(reason) = failure {
@@ -107,14 +107,14 @@ fn container_type(pod: &Pod, name: &str) -> &'static str {
 }
 
 /// Counts a round of a pod's worker: `create`, `update`, `sync`, `terminating` or `terminated`.
-pub fn worker_round(operation: &str, begun: Instant) {
+pub(crate) fn worker_round(operation: &str, begun: Instant) {
     let help = "[ALPHA] Duration of rounds of pod workers in seconds, by operation";
     let labels = [("operation_type", operation)];
     time("kubelet_pod_worker_duration_seconds", help, &labels, default_buckets(), begun.elapsed());
 }
 
 /// Counts the begin of a pod's first round, given when the kubelet heard of the pod.
-pub fn worker_start(pod: &Pod, seen: Timestamp) {
+pub(crate) fn worker_start(pod: &Pod, seen: Timestamp) {
     let help = "[ALPHA] Duration from hearing of a pod to the start of its worker in seconds";
     time("kubelet_pod_worker_start_duration_seconds", help, &[], default_buckets(), between(seen, Timestamp::now()));
     let containers = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
@@ -132,14 +132,14 @@ fn between(begun: Timestamp, ended: Timestamp) -> Duration {
 static PULLED: LazyLock<Mutex<HashMap<String, (Instant, Instant)>>> = LazyLock::new(Mutex::default);
 
 /// Notes the time in which the image of one of a pod's containers was seen to.
-pub fn pulled_for(pod: &Pod, begun: Instant) {
+pub(crate) fn pulled_for(pod: &Pod, begun: Instant) {
     let mut pulled = PULLED.lock();
     let span = pulled.entry(pods::uid(pod).to_owned()).or_insert((begun, begun));
     span.1 = span.1.max(Instant::now());
 }
 
 /// Counts a pod that has come to run.
-pub fn pod_runs(pod: &Pod, seen: Timestamp) {
+pub(crate) fn pod_runs(pod: &Pod, seen: Timestamp) {
     let pulling = PULLED.lock().remove(pods::uid(pod)).map_or(Duration::ZERO, |(begun, ended)| ended - begun);
     for (name, help, took) in start_times(pod, seen, pulling, Timestamp::now()) {
         time(name, help, &[], POD_START.to_vec(), took);
@@ -166,12 +166,12 @@ fn start_times(
 }
 
 /// Forgets what was noted of a pod that will never run.
-pub fn pod_gone(uid: &str) {
+pub(crate) fn pod_gone(uid: &str) {
     PULLED.lock().remove(uid);
 }
 
 /// Counts a status that the API server was told, `after` its first change.
-pub fn status_told(after: Duration) {
+pub(crate) fn status_told(after: Duration) {
     let buckets = vec![0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
     let help = "[ALPHA] Duration from the change of a pod's status to its update in the API server in seconds";
     time("kubelet_pod_status_sync_duration_seconds", help, &[], buckets, after);
@@ -179,7 +179,7 @@ pub fn status_told(after: Duration) {
 
 /// Use of a certificate of the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// Shown to the API server.
     Client,
     /// Shown to clients of the kubelet.
@@ -190,7 +190,7 @@ pub enum Role {
 static ENDS: Mutex<[Option<i64>; 2]> = Mutex::new([None, None]);
 
 /// Notes when a certificate ends that is renewed by the kubelet.
-pub fn certificate(role: Role, not_after: Option<i64>) {
+pub(crate) fn certificate(role: Role, not_after: Option<i64>) {
     ENDS.lock()[role as usize] = not_after;
 }
 
@@ -207,7 +207,7 @@ const TTLS: [(&str, &str); 2] = [
 ];
 
 /// Tells how long certificates last from now on.
-pub fn tell_certificates(now: Timestamp) {
+pub(crate) fn tell_certificates(now: Timestamp) {
     let ends = *ENDS.lock();
     for ((name, help), left) in TTLS.into_iter().zip(seconds_left(ends, now)) {
         #[allow(clippy::cast_precision_loss, reason = "seconds")]
@@ -222,7 +222,7 @@ fn seconds_left(ends: [Option<i64>; 2], now: Timestamp) -> [Option<i64>; 2] {
 }
 
 /// Counts a certificate that was replaced at an age in seconds.
-pub fn certificate_replaced(role: Role, age: i64) {
+pub(crate) fn certificate_replaced(role: Role, age: i64) {
     if role == Role::Serving {
         let buckets = [60, 3600, 14_400, 86_400, 604_800, 2_592_000, 7_776_000, 15_552_000, 31_104_000, 124_416_000];
         let help = "[ALPHA] Age in seconds of serving certificates when they were replaced";
@@ -233,7 +233,7 @@ pub fn certificate_replaced(role: Role, age: i64) {
 }
 
 /// Counts a failure to renew a certificate.
-pub fn certificate_failed(role: Role) {
+pub(crate) fn certificate_failed(role: Role) {
     match role {
         Role::Client => {
             let name = "kubelet_certificate_manager_client_expiration_renew_errors";
@@ -247,12 +247,12 @@ pub fn certificate_failed(role: Role) {
 }
 
 /// Counts a pod that is in the runtime and that nobody wants.
-pub fn orphaned() {
+pub(crate) fn orphaned() {
     count("kubelet_orphaned_runtime_pods_total", "[ALPHA] Number of pods in the runtime that nobody wanted", &[]);
 }
 
 /// Counts a finished pull.
-pub fn pull(size: u64, took: Duration) {
+pub(crate) fn pull(size: u64, took: Duration) {
     let name = match size {
         0 => "N/A",
         _ => IMAGE_SIZES.iter().find(|(largest, _)| size <= *largest).map_or("GT100GB", |(_, name)| *name),
@@ -262,13 +262,13 @@ pub fn pull(size: u64, took: Duration) {
 }
 
 /// Counts the end of a pod for want of a resource.
-pub fn evicted(signal: &str) {
+pub(crate) fn evicted(signal: &str) {
     let help = "[ALPHA] Number of pods that were evicted, by signal";
     count("kubelet_evictions", help, &[("eviction_signal", signal)]);
 }
 
 /// Counts the refusal of a pod.
-pub fn refused(reason: &str) {
+pub(crate) fn refused(reason: &str) {
     let reason = match reason.strip_prefix("OutOf").is_some_and(|resource| resource.contains('/')) {
         true => "OutOfExtendedResources",
         false => reason,
@@ -278,13 +278,13 @@ pub fn refused(reason: &str) {
 }
 
 /// Counts an image that was removed: for `space` or for its `age`.
-pub fn image_removed(reason: &str) {
+pub(crate) fn image_removed(reason: &str) {
     let help = "[ALPHA] Number of images that were removed, by reason";
     count("kubelet_image_garbage_collected_total", help, &[("reason", reason)]);
 }
 
 /// A request to one of the kubelet's ports, counted as under way until dropped.
-pub struct Request {
+pub(crate) struct CountedRequest {
     labels: [String; 4],
     begun: Instant,
 }
@@ -313,10 +313,10 @@ const PATHS: [&str; 17] = [
 ];
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"];
 
-impl Request {
+impl CountedRequest {
     /// Counts a request that begins. Answers for upstream's `Server.ServeHTTP`.
     #[must_use]
-    pub fn begin(method: &str, path: &str, is_read_only: bool) -> Self {
+    pub(crate) fn begin(method: &str, path: &str, is_read_only: bool) -> Self {
         let known = |all: &[&str], text: &str| if all.contains(&text) { text.to_owned() } else { "other".to_owned() };
         let path = known(&PATHS, path_name(path));
         let server = if is_read_only { "readonly" } else { "readwrite" };
@@ -339,7 +339,7 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.in_flight().dec();
         let help = "[ALPHA] Duration of requests in seconds";
@@ -374,7 +374,7 @@ mod tests {
         ] {
             assert_eq!(path_name(path), expected, "{path}");
         }
-        drop(Request::begin("BREW", "/teapot/1", true));
+        drop(CountedRequest::begin("BREW", "/teapot/1", true));
         let wanted =
             r#"kubelet_http_requests_total{long_running="false",method="other",path="other",server_type="readonly"} 1"#;
         assert!(shared::metrics::gather().contains(wanted));

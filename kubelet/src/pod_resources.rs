@@ -2,7 +2,7 @@
 //! `<root-dir>/pod-resources/kubelet.sock`. Upstream's `pkg/kubelet/apis/podresources`, v1.
 
 use crate::cpus::CpuSet;
-use crate::devices::{Devices, Granted};
+use crate::devices::{Devices, GrantedDevice};
 use crate::memory::Block;
 use crate::plugins;
 use crate::pods;
@@ -38,7 +38,7 @@ struct Service {
 }
 
 /// A device, one entry each, as upstream writes them.
-fn device(granted: Granted) -> v1::ContainerDevices {
+fn device(granted: GrantedDevice) -> v1::ContainerDevices {
     let nodes: Vec<v1::NumaNode> = granted.nodes.into_iter().map(|id| v1::NumaNode { id }).collect();
     v1::ContainerDevices {
         resource_name: granted.resource,
@@ -72,7 +72,7 @@ fn memory_of(block: Block) -> v1::ContainerMemory {
 /// Resources of a pod, by the containers that hold them as long as it runs.
 fn resources(
     pod: &Pod,
-    of_container: impl Fn(&str) -> Vec<Granted>,
+    of_container: impl Fn(&str) -> Vec<GrantedDevice>,
     claimed: impl Fn(&Container) -> Vec<resource_claims::Granted>,
     cpus: impl Fn(&str) -> Vec<i64>,
     memory: impl Fn(&str) -> Vec<Block>,
@@ -168,7 +168,7 @@ mod tests {
             "containers": [{"name": "main"}]}}))
         .expect("a pod");
         let granted = |container: &str| match container {
-            "main" => vec![Granted { resource: "r.io/d".to_owned(), id: "a".to_owned(), nodes: vec![1] }],
+            "main" => vec![GrantedDevice { resource: "r.io/d".to_owned(), id: "a".to_owned(), nodes: vec![1] }],
             _ => Vec::new(),
         };
         let claimed = |container: &Container| {

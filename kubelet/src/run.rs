@@ -18,7 +18,7 @@ use crate::images::pulled::PulledImages;
 use crate::lock;
 use crate::node::agent::Agent;
 use crate::node::logind::SystemLogind;
-use crate::node::object::Identity;
+use crate::node::object::NodeIdentity;
 use crate::node::shutdown::{self, NodePods};
 use crate::node::{addresses, kmsg, lease, tunables, util_chains};
 use crate::objects::{ObjectSource, Standalone};
@@ -35,7 +35,7 @@ use crate::sources::{Source, SourceSet, annotations, file, manifest::Owner, mirr
 use crate::stats::Stats;
 use crate::status::writer::Writer;
 use crate::volumes;
-use crate::workers::context::{Context, NoServices, NodeState, ServiceLister};
+use crate::workers::context::{NoServices, NodeState, ServiceLister, WorkerContext};
 use crate::workers::manager::Manager;
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
@@ -239,7 +239,7 @@ impl Kubelet {
             allocatable,
         };
         let network_error = Some("network state unknown".to_owned());
-        let cx = Arc::new(Context {
+        let cx = Arc::new(WorkerContext {
             images: Images::new(settings.pulls, &settings.root_dir, records, providers),
             volumes: Arc::new(volumes::Manager::new(&settings, Arc::clone(&objects), Arc::clone(&drivers))),
             cpus: own.cpus,
@@ -317,7 +317,7 @@ impl Kubelet {
         let present = move |uid: &str| present.is_unreadable(uid);
         tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), move || heard.all(), present, token.clone()));
         let kubelet = &self.config.kubelet;
-        let images = Arc::new(eviction::images::Collector::new(Arc::clone(&cx), kubelet.into()));
+        let images = Arc::new(eviction::images::ImageCollector::new(Arc::clone(&cx), kubelet.into()));
         let (manager, agent) = (Arc::clone(&self.manager), Arc::clone(&self.agent));
         let eviction = eviction::Eviction::new(manager, agent, Arc::clone(&images), kubelet);
         let eviction = eviction.map_err(|e| anyhow::anyhow!("failed to run Kubelet: failed to create kubelet: {e}"))?;
@@ -357,7 +357,7 @@ impl Kubelet {
     }
 
     /// Holds the cgroups of the system and of the kubelet to what is reserved for them, where that is wanted.
-    async fn enforce_reservations(&self, cx: &Context) -> anyhow::Result<()> {
+    async fn enforce_reservations(&self, cx: &WorkerContext) -> anyhow::Result<()> {
         let kubelet = &self.config.kubelet;
         let wanted = |key: &str| kubelet.enforce_node_allocatable.iter().any(|wanted| wanted == key);
         for (whose, key, path, amounts) in [
@@ -652,9 +652,9 @@ fn identity(
     machine: MachineInfo,
     allocatable: BTreeMap<String, Quantity>,
     addresses: Vec<IpAddr>,
-) -> Identity {
+) -> NodeIdentity {
     let kubelet = &config.kubelet;
-    Identity {
+    NodeIdentity {
         name: settings.node_name.clone(),
         addresses,
         labels: config.command_line.node_labels.clone(),

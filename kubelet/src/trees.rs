@@ -28,7 +28,7 @@ const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOF
 
 /// Mount points that a walk comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mounts {
+pub(crate) enum Mounts {
     /// Left out, with what is below them.
     Skip,
     /// Part of the tree.
@@ -37,7 +37,7 @@ pub enum Mounts {
 
 /// Entry that a walk comes to.
 #[derive(Debug)]
-pub struct Visited<'a> {
+pub(crate) struct Visited<'a> {
     /// Folder that it is in.
     pub folder: BorrowedFd<'a>,
     /// Name in that folder.
@@ -48,7 +48,7 @@ pub struct Visited<'a> {
 
 /// Bytes and files of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub(crate) struct Size {
     /// Bytes of the blocks that are taken.
     pub bytes: u64,
     /// Files, folders and links, the root included.
@@ -77,7 +77,7 @@ enum Removal {
 ///
 /// # Errors
 /// Something cannot be removed, or something is mounted in the tree: what was removed until then stays removed.
-pub fn remove(path: &Path) -> io::Result<()> {
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     remove_each(path, Entries::All)
 }
 
@@ -85,7 +85,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// A folder cannot be removed.
-pub fn remove_folders(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_folders(path: &Path) -> io::Result<()> {
     remove_each(path, Entries::Folders)
 }
 
@@ -170,7 +170,11 @@ fn remove_entry(folder: BorrowedFd<'_>, name: &CStr, kind: FileType, entries: En
 ///
 /// # Errors
 /// The folder cannot be opened, the visitor fails, or a folder deep in the tree was moved meanwhile: the rest is not visited.
-pub fn walk(root: &Path, mounts: Mounts, mut visit: impl FnMut(&Visited<'_>) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn walk(
+    root: &Path,
+    mounts: Mounts,
+    mut visit: impl FnMut(&Visited<'_>) -> io::Result<()>,
+) -> io::Result<()> {
     let mut descent = Descent::at(root, mounts)?;
     let own = describe(descent.folder()?, c"", AtFlags::EMPTY_PATH)?;
     loop {
@@ -205,7 +209,7 @@ pub fn walk(root: &Path, mounts: Mounts, mut visit: impl FnMut(&Visited<'_>) -> 
 ///
 /// # Errors
 /// The folder cannot be opened, or one deep in the tree was moved meanwhile: the rest is not visited.
-pub fn walk_folders(root: &Path, mut visit: impl FnMut(BorrowedFd<'_>)) -> io::Result<()> {
+pub(crate) fn walk_folders(root: &Path, mut visit: impl FnMut(BorrowedFd<'_>)) -> io::Result<()> {
     let mut descent = Descent::at(root, Mounts::Skip)?;
     visit(descent.folder()?);
     loop {
@@ -230,7 +234,7 @@ pub fn walk_folders(root: &Path, mut visit: impl FnMut(BorrowedFd<'_>)) -> io::R
 ///
 /// # Errors
 /// The root cannot be opened.
-pub fn size(root: &Path) -> io::Result<Size> {
+pub(crate) fn size(root: &Path) -> io::Result<Size> {
     let own = describe(Descent::at(root, Mounts::Skip)?.folder()?, c"", AtFlags::EMPTY_PATH)?;
     let mut size = Size { bytes: own.stx_blocks.saturating_mul(512), inodes: 1 };
     let mut linked = HashSet::new();
@@ -255,7 +259,7 @@ pub fn size(root: &Path) -> io::Result<Size> {
 ///
 /// # Errors
 /// The file cannot be read, or is not text.
-pub fn read(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<String> {
+pub(crate) fn read(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     io::read_to_string(File::from(openat(folder, name, flags, Mode::empty())?))
 }

@@ -37,25 +37,25 @@ impl Watching {
     }
 }
 
-struct Watch<K> {
+struct WatchHandle<K> {
     informer: Informer<K>,
     shutdown: Shutdown,
     _place: OwnedSemaphorePermit,
 }
 
-impl<K> Drop for Watch<K> {
+impl<K> Drop for WatchHandle<K> {
     fn drop(&mut self) {
         self.shutdown.trigger();
     }
 }
 
 /// Followed objects of one kind.
-pub(crate) struct Watched<K> {
+pub(crate) struct FollowedObjects<K> {
     with: Watching,
-    watches: Mutex<HashMap<Key, Arc<Watch<K>>>>,
+    watches: Mutex<HashMap<Key, Arc<WatchHandle<K>>>>,
 }
 
-impl<K: Cached> Watched<K> {
+impl<K: Cached> FollowedObjects<K> {
     pub(crate) fn new(with: Watching) -> Self {
         Self { with, watches: Mutex::default() }
     }
@@ -84,14 +84,14 @@ impl<K: Cached> Watched<K> {
 
     /// Has the next request begin a watch of its own: the one that found nothing may be waiting to be let in again, since
     /// the node may only read what its pods refer to.
-    fn forget(&self, key: Key, watch: &Arc<Watch<K>>) {
+    fn forget(&self, key: Key, watch: &Arc<WatchHandle<K>>) {
         let mut watches = self.watches.lock();
         if watches.get(&key).is_some_and(|known| Arc::ptr_eq(known, watch)) {
             watches.remove(&key);
         }
     }
 
-    fn watch(&self, key: Key) -> Option<Arc<Watch<K>>> {
+    fn watch(&self, key: Key) -> Option<Arc<WatchHandle<K>>> {
         let mut watches = self.watches.lock();
         if let Some(watch) = watches.get(&key) {
             return Some(Arc::clone(watch));
@@ -108,7 +108,7 @@ impl<K: Cached> Watched<K> {
         });
         informer.set_transform(K::forget_managers);
         factory.start();
-        let watch = Arc::new(Watch { informer, shutdown, _place: place });
+        let watch = Arc::new(WatchHandle { informer, shutdown, _place: place });
         watches.insert(key, Arc::clone(&watch));
         Some(watch)
     }
@@ -129,7 +129,7 @@ mod tests {
     use std::convert::Infallible;
 
     /// An API server that has one config map, `a`, and ends each watch behind the first events.
-    fn watched() -> (Watched<ConfigMap>, Arc<Mutex<Vec<String>>>) {
+    fn watched() -> (FollowedObjects<ConfigMap>, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&asked);
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -154,7 +154,7 @@ mod tests {
             }
         });
         let client = kube::Client::new(service, "default");
-        (Watched::new(Watching::new(client, &TaskGroup::new(), &Shutdown::new())), asked)
+        (FollowedObjects::new(Watching::new(client, &TaskGroup::new(), &Shutdown::new())), asked)
     }
 
     #[tokio::test(start_paused = true)]
@@ -178,7 +178,7 @@ mod tests {
         let places = Arc::clone(&watched.with.places);
         let others =
             Arc::clone(&places).acquire_many_owned(u32::try_from(MOST - 1).expect("few")).await.expect("places");
-        let other = Watched::<ConfigMap>::new(watched.with.clone());
+        let other = FollowedObjects::<ConfigMap>::new(watched.with.clone());
         watched.get("configmap", ("n", "a")).await.expect("there").expect("followed");
         assert_eq!(other.get("configmap", ("n", "a")).await.expect("asked").map(drop), None, "kinds share the places");
         watched.get("configmap", ("n", "a")).await.expect("there").expect("followed already");

@@ -18,14 +18,14 @@ const P384: &[u8] = &[0x2b, 0x81, 0x04, 0x00, 0x22];
 
 /// Tags of DER.
 mod tag {
-    pub const INTEGER: u8 = 0x02;
-    pub const BITS: u8 = 0x03;
-    pub const BYTES: u8 = 0x04;
-    pub const NULL: u8 = 0x05;
-    pub const OID: u8 = 0x06;
-    pub const SEQUENCE: u8 = 0x30;
-    pub const PARAMETERS: u8 = 0xa0;
-    pub const PUBLIC_KEY: u8 = 0xa1;
+    pub(super) const INTEGER: u8 = 0x02;
+    pub(super) const BITS: u8 = 0x03;
+    pub(super) const BYTES: u8 = 0x04;
+    pub(super) const NULL: u8 = 0x05;
+    pub(super) const OID: u8 = 0x06;
+    pub(super) const SEQUENCE: u8 = 0x30;
+    pub(super) const PARAMETERS: u8 = 0xa0;
+    pub(super) const PUBLIC_KEY: u8 = 0xa1;
 }
 
 /// Kinds of new keys, under the names of `encryptionAlgorithm` in kubeadm's configuration.

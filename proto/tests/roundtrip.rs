@@ -1,7 +1,7 @@
 //! Generated objects of every kind: JSON → tree → protobuf → tree → JSON is the identity, transcoding agrees with it,
 //! and no decoder panics on damaged input.
 
-use proto::schema::{Card, Field, Kind, Message, kinds, message};
+use proto::schema::{Card, Field, Message, ValueKind, kinds, message};
 use proto::{Value, defaulting, json, protobuf, yaml};
 use serde_json::Map;
 
@@ -97,31 +97,33 @@ fn any(random: &mut Random, depth: usize) -> Value {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "any number will do")]
-fn one(kind: &Kind, random: &mut Random, depth: usize) -> Option<Value> {
+fn one(kind: &ValueKind, random: &mut Random, depth: usize) -> Option<Value> {
     const SCHEMA: &str = "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
     let schema = |random: &mut Random| Some(object(message(SCHEMA)?, random, depth + 2, false));
     Some(match kind {
-        Kind::Bool => Value::Bool(random.below(2) == 1),
-        Kind::Int32 => Value::from((random.next() >> 32).cast_signed() as i32 >> random.below(32)),
-        Kind::Int64 => Value::from(random.next().cast_signed() >> random.below(64)),
-        Kind::Double => {
+        ValueKind::Bool => Value::Bool(random.below(2) == 1),
+        ValueKind::Int32 => Value::from((random.next() >> 32).cast_signed() as i32 >> random.below(32)),
+        ValueKind::Int64 => Value::from(random.next().cast_signed() >> random.below(64)),
+        ValueKind::Double => {
             [Value::from(1), Value::from(-2.25), Value::from(1e-9), Value::from(6e25)][random.below(4)].clone()
         }
-        Kind::String => Value::from(random.text()),
-        Kind::Bytes => Value::from(random.pick(&["YQ==", "AP8Q", "aGVsbG8gd29ybGQ="])),
-        Kind::Message(inner) => object(inner, random, depth + 1, false),
-        Kind::Quantity => Value::from(random.pick(&["1", "100m", "1Gi", "-2k", "12e6", "0"])),
-        Kind::IntOrString => [Value::from(80), Value::from("http"), Value::from(-1)][random.below(3)].clone(),
-        Kind::Time => Value::from(random.pick(&["2023-11-14T22:13:20Z", "1969-01-01T00:00:00Z"])),
-        Kind::MicroTime => Value::from(random.pick(&["2023-11-14T22:13:20.123456Z", "2023-11-14T22:13:20.000000Z"])),
-        Kind::RawExtension | Kind::FieldsV1 | Kind::Json => {
+        ValueKind::String => Value::from(random.text()),
+        ValueKind::Bytes => Value::from(random.pick(&["YQ==", "AP8Q", "aGVsbG8gd29ybGQ="])),
+        ValueKind::Message(inner) => object(inner, random, depth + 1, false),
+        ValueKind::Quantity => Value::from(random.pick(&["1", "100m", "1Gi", "-2k", "12e6", "0"])),
+        ValueKind::IntOrString => [Value::from(80), Value::from("http"), Value::from(-1)][random.below(3)].clone(),
+        ValueKind::Time => Value::from(random.pick(&["2023-11-14T22:13:20Z", "1969-01-01T00:00:00Z"])),
+        ValueKind::MicroTime => {
+            Value::from(random.pick(&["2023-11-14T22:13:20.123456Z", "2023-11-14T22:13:20.000000Z"]))
+        }
+        ValueKind::RawExtension | ValueKind::FieldsV1 | ValueKind::Json => {
             Value::Object([("f:a".to_owned(), any(random, 0))].into_iter().collect())
         }
-        Kind::SchemaOrBool => [Value::Bool(random.below(2) == 1), schema(random)?][random.below(2)].clone(),
-        Kind::SchemaOrArray => [Value::Array(vec![schema(random)?]), schema(random)?][random.below(2)].clone(),
-        Kind::SchemaOrStrings => [Value::from(vec!["a", "b"]), schema(random)?][random.below(2)].clone(),
-        Kind::StringList => Value::from(vec!["get", "list"]),
-        Kind::Any | Kind::Nested(_) => return None,
+        ValueKind::SchemaOrBool => [Value::Bool(random.below(2) == 1), schema(random)?][random.below(2)].clone(),
+        ValueKind::SchemaOrArray => [Value::Array(vec![schema(random)?]), schema(random)?][random.below(2)].clone(),
+        ValueKind::SchemaOrStrings => [Value::from(vec!["a", "b"]), schema(random)?][random.below(2)].clone(),
+        ValueKind::StringList => Value::from(vec!["get", "list"]),
+        ValueKind::Any | ValueKind::Nested(_) => return None,
     })
 }
 

@@ -53,43 +53,43 @@ impl Point {
 }
 
 /// Result of an extension point, as the metric labels it.
-pub trait Outcome {
+pub trait ExtensionPointResult {
     /// The label.
     fn label(&self) -> &'static str;
 }
 
-impl Outcome for Status {
+impl ExtensionPointResult for Status {
     fn label(&self) -> &'static str {
         self.code().name()
     }
 }
 
-impl Outcome for Permission {
+impl ExtensionPointResult for Permission {
     fn label(&self) -> &'static str {
         self.status.label()
     }
 }
 
-impl<T> Outcome for Result<T, Status> {
+impl<T> ExtensionPointResult for Result<T, Status> {
     fn label(&self) -> &'static str {
         self.as_ref().err().map_or("Success", |s| s.code().name())
     }
 }
 
-impl<T> Outcome for Result<T, Failure> {
+impl<T> ExtensionPointResult for Result<T, Failure> {
     fn label(&self) -> &'static str {
         if self.is_ok() { "Success" } else { "Error" }
     }
 }
 
-impl<T> Outcome for (T, Status) {
+impl<T> ExtensionPointResult for (T, Status) {
     fn label(&self) -> &'static str {
         self.1.label()
     }
 }
 
 /// Runs an extension point and notes how long it took.
-pub fn timed<T: Outcome>(point: Point, profile: &str, f: impl FnOnce() -> T) -> T {
+pub fn timed<T: ExtensionPointResult>(point: Point, profile: &str, f: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let out = f();
     observe_point(point, profile, out.label(), start.elapsed());
@@ -313,7 +313,7 @@ pub fn hinted(plugin: &str, event: &str, ask: impl FnOnce() -> Hint) -> Hint {
 }
 
 /// Runs a plugin, and notes how long that took in the cycles whose plugins are timed one by one.
-pub fn plugin<T: Outcome>(sampled: bool, point: Point, name: &str, run: impl FnOnce() -> T) -> T {
+pub fn plugin<T: ExtensionPointResult>(sampled: bool, point: Point, name: &str, run: impl FnOnce() -> T) -> T {
     if !sampled {
         return run();
     }
@@ -324,7 +324,7 @@ pub fn plugin<T: Outcome>(sampled: bool, point: Point, name: &str, run: impl FnO
 }
 
 /// As [`plugin`], for one that has run.
-pub fn plugin_took(sampled: bool, point: Point, name: &str, out: &impl Outcome, took: Duration) {
+pub fn plugin_took(sampled: bool, point: Point, name: &str, out: &impl ExtensionPointResult, took: Duration) {
     if sampled {
         PLUGIN_SECONDS.with_label_values(&[name, point.name(), out.label()]).observe(took.as_secs_f64());
     }

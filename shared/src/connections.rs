@@ -27,9 +27,9 @@ const OTHER_FILES: usize = 4;
 
 /// Source of connections: an address, or the network of 64 bits that an IPv6 host may take addresses from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Source(IpAddr);
+struct ConnectionSource(IpAddr);
 
-impl From<IpAddr> for Source {
+impl From<IpAddr> for ConnectionSource {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => Self(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()),
@@ -60,9 +60,9 @@ struct Table {
     next: u64,
     known: usize,
     strangers: usize,
-    sources: HashMap<Source, Held>,
+    sources: HashMap<ConnectionSource, Held>,
     /// Sources by how many strangers they hold, then by the age of the oldest; the last one makes room.
-    by_strangers: BTreeSet<(usize, Reverse<u64>, Source)>,
+    by_strangers: BTreeSet<(usize, Reverse<u64>, ConnectionSource)>,
 }
 
 impl Table {
@@ -72,7 +72,7 @@ impl Table {
     }
 
     /// Changes what a source holds, and keeps the sums true.
-    fn change<T>(&mut self, source: Source, change: impl FnOnce(&mut Held) -> T) -> T {
+    fn change<T>(&mut self, source: ConnectionSource, change: impl FnOnce(&mut Held) -> T) -> T {
         let held = self.sources.entry(source).or_default();
         let (strangers, known, oldest) = (held.strangers.len(), held.known, held.oldest());
         let changed = change(held);
@@ -93,7 +93,7 @@ impl Table {
 
     /// Takes a connection in. The answer is its number, and that of the one which makes room for it: itself, where only
     /// known ones are left.
-    fn admit(&mut self, source: Source) -> (u64, Option<u64>) {
+    fn admit(&mut self, source: ConnectionSource) -> (u64, Option<u64>) {
         let number = self.next;
         self.next += 1;
         self.change(source, |held| held.strangers.insert(number));
@@ -108,7 +108,7 @@ impl Table {
     }
 
     /// A stranger is known from now on. Not where its source has its share already, or the connection has no place.
-    fn authenticated(&mut self, source: Source, number: u64) -> bool {
+    fn authenticated(&mut self, source: ConnectionSource, number: u64) -> bool {
         let share = self.most / SHARE;
         self.change(source, |held| {
             let becomes_known = held.known < share && held.strangers.remove(&number);
@@ -118,7 +118,7 @@ impl Table {
     }
 
     /// A connection has ended.
-    fn leave(&mut self, source: Source, number: u64, is_known: bool) {
+    fn leave(&mut self, source: ConnectionSource, number: u64, is_known: bool) {
         self.change(source, |held| match is_known {
             true => held.known = held.known.saturating_sub(1),
             false => drop(held.strangers.remove(&number)),
@@ -145,7 +145,7 @@ impl ConnectionLimits {
     /// Gives a connection from this address a place, which another loses where there is none left.
     #[must_use]
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Standing {
-        let (source, signal) = (Source::from(address), Arc::<Signal>::default());
+        let (source, signal) = (ConnectionSource::from(address), Arc::<Signal>::default());
         let mut inner = self.0.lock();
         let (table, signals) = &mut *inner;
         let (number, shed) = table.admit(source);
@@ -155,7 +155,13 @@ impl ConnectionLimits {
         if let Some(shed) = shed {
             shed.give();
         }
-        Standing(Arc::new(Place { limits: Arc::clone(self), source, number, known: AtomicBool::new(false), signal }))
+        Standing(Arc::new(ConnectionPlace {
+            limits: Arc::clone(self),
+            source,
+            number,
+            known: AtomicBool::new(false),
+            signal,
+        }))
     }
 
     /// Connections that have a place.
@@ -186,15 +192,15 @@ impl Signal {
 }
 
 #[derive(Debug)]
-struct Place {
+struct ConnectionPlace {
     limits: Arc<ConnectionLimits>,
-    source: Source,
+    source: ConnectionSource,
     number: u64,
     known: AtomicBool,
     signal: Arc<Signal>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut inner = self.limits.0.lock();
         inner.0.leave(self.source, self.number, *self.known.get_mut());
@@ -204,7 +210,7 @@ impl Drop for Place {
 
 /// Standing of a connection's client. The place is free when the last of its clones is gone.
 #[derive(Clone, Debug)]
-pub struct Standing(Arc<Place>);
+pub struct Standing(Arc<ConnectionPlace>);
 
 impl Standing {
     /// A request on the connection was authenticated.

@@ -4,7 +4,7 @@
 //! what Go's take (`null` for a time that is required, or the last day of the year 9999): where they do, the object is decoded by the schema, which
 //! is as lenient as `sigs.k8s.io/json`, and what that decoder prints is read instead. Never: a decoder for one kind.
 
-use proto::schema::{Card, Field, Kind, Message};
+use proto::schema::{Card, Field, Message, ValueKind};
 use proto::{json, protobuf};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -66,12 +66,12 @@ fn make_readable(schema: &Message, tree: &mut Value) {
 
 fn make_one_readable(field: &Field, value: &mut Value) {
     match (&field.kind, value) {
-        (Kind::Time | Kind::MicroTime, value @ Value::Null) => *value = ZERO_TIME.into(),
-        (Kind::Time | Kind::MicroTime, Value::String(time)) if time.as_str() > LAST_TIME => {
+        (ValueKind::Time | ValueKind::MicroTime, value @ Value::Null) => *value = ZERO_TIME.into(),
+        (ValueKind::Time | ValueKind::MicroTime, Value::String(time)) if time.as_str() > LAST_TIME => {
             *time = LAST_TIME.to_owned()
         }
-        (Kind::StringList, value @ Value::Null) => *value = Value::Array(Vec::new()),
-        (Kind::SchemaOrStrings | Kind::SchemaOrArray | Kind::SchemaOrBool, value @ Value::Null) => {
+        (ValueKind::StringList, value @ Value::Null) => *value = Value::Array(Vec::new()),
+        (ValueKind::SchemaOrStrings | ValueKind::SchemaOrArray | ValueKind::SchemaOrBool, value @ Value::Null) => {
             *value = Value::Object(serde_json::Map::new());
         }
         (_, value) => {
@@ -83,7 +83,7 @@ fn make_one_readable(field: &Field, value: &mut Value) {
 }
 
 fn is_time(field: &Field) -> bool {
-    matches!(field.kind, Kind::Time | Kind::MicroTime)
+    matches!(field.kind, ValueKind::Time | ValueKind::MicroTime)
 }
 
 /// Identity of an object: what can be read of it when nothing else can.

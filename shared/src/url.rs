@@ -41,7 +41,7 @@ pub struct Url {
 
 /// Component of a URL.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum UrlPart {
     Host,
     Zone,
     User,
@@ -50,7 +50,7 @@ enum Part {
     Fragment,
 }
 
-impl Part {
+impl UrlPart {
     /// Reports whether a byte is percent-encoded.
     fn escapes(self, byte: u8) -> bool {
         let plain: &[u8] = match self {
@@ -78,8 +78,8 @@ impl Url {
         let (before, fragment) = cut(text, b'#');
         let wrong = |of: &[u8], why: String| format!("parse {}: {why}", quoted(of));
         let mut url = Self::parts(before, false).map_err(|why| wrong(before, why))?;
-        url.fragment = unescaped(fragment, Part::Fragment).map_err(|why| wrong(text, why))?;
-        url.written_fragment = odd(fragment, &url.fragment, Part::Fragment);
+        url.fragment = unescaped(fragment, UrlPart::Fragment).map_err(|why| wrong(text, why))?;
+        url.written_fragment = odd(fragment, &url.fragment, UrlPart::Fragment);
         Ok(url)
     }
 
@@ -132,15 +132,15 @@ impl Url {
                 rest
             }
         };
-        url.path = unescaped(path, Part::Path)?;
-        url.written_path = odd(path, &url.path, Part::Path);
+        url.path = unescaped(path, UrlPart::Path)?;
+        url.written_path = odd(path, &url.path, UrlPart::Path);
         Ok(url)
     }
 
     /// The path as it is written.
     #[must_use]
     pub fn escaped_path(&self) -> Vec<u8> {
-        if self.path == b"*" { self.path.clone() } else { written(&self.path, &self.written_path, Part::Path) }
+        if self.path == b"*" { self.path.clone() } else { written(&self.path, &self.written_path, UrlPart::Path) }
     }
 
     /// The host without its port, and without the brackets of an address.
@@ -180,7 +180,7 @@ impl Url {
         }
         if !self.fragment.is_empty() {
             out.push(b'#');
-            out.extend(written(&self.fragment, &self.written_fragment, Part::Fragment));
+            out.extend(written(&self.fragment, &self.written_fragment, UrlPart::Fragment));
         }
         out
     }
@@ -195,7 +195,7 @@ impl Url {
             out.extend(user.write());
             out.push(b'@');
         }
-        out.extend(escaped(&self.host, Part::Host));
+        out.extend(escaped(&self.host, UrlPart::Host));
         let path = self.escaped_path();
         if !path.is_empty() && !path.starts_with(b"/") && !self.host.is_empty() {
             out.push(b'/');
@@ -212,10 +212,10 @@ impl User {
     /// Writes the user info as it stands before `@`.
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
-        let mut out = escaped(&self.name, Part::User);
+        let mut out = escaped(&self.name, UrlPart::User);
         if let Some(password) = &self.password {
             out.push(b':');
-            out.extend(escaped(password, Part::User));
+            out.extend(escaped(password, UrlPart::User));
         }
         out
     }
@@ -226,7 +226,7 @@ impl User {
 pub fn values(query: &[u8]) -> BTreeMap<Vec<u8>, Vec<Vec<u8>>> {
     let word = |text: &[u8]| {
         let spaced: Vec<u8> = text.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
-        unescaped(&spaced, Part::Query).ok()
+        unescaped(&spaced, UrlPart::Query).ok()
     };
     let mut values: BTreeMap<Vec<u8>, Vec<Vec<u8>>> = BTreeMap::new();
     for pair in query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty() && !pair.contains(&b';')) {
@@ -242,7 +242,7 @@ pub fn values(query: &[u8]) -> BTreeMap<Vec<u8>, Vec<Vec<u8>>> {
 #[must_use]
 pub fn sorted_query(query: &[u8]) -> Vec<u8> {
     let write = |text: &[u8]| {
-        let parts: Vec<Vec<u8>> = text.split(|byte| *byte == b' ').map(|part| escaped(part, Part::Query)).collect();
+        let parts: Vec<Vec<u8>> = text.split(|byte| *byte == b' ').map(|part| escaped(part, UrlPart::Query)).collect();
         parts.join(&b'+')
     };
     let values = values(query);
@@ -254,7 +254,7 @@ pub fn sorted_query(query: &[u8]) -> Vec<u8> {
 /// A path as it is written by itself.
 #[must_use]
 pub fn escaped_path(path: &[u8]) -> Vec<u8> {
-    escaped(path, Part::Path)
+    escaped(path, UrlPart::Path)
 }
 
 /// Two paths as one, without empty parts, `.` and `..`; a slash at the end stays.
@@ -307,8 +307,8 @@ fn authority(text: &[u8]) -> Result<(Option<User>, Vec<u8>), String> {
         return Err("net/url: invalid userinfo".to_owned());
     }
     let (name, password) = cut(user, b':');
-    let password = user.contains(&b':').then(|| unescaped(password, Part::User)).transpose()?;
-    Ok((Some(User { name: unescaped(name, Part::User)?, password }), host))
+    let password = user.contains(&b':').then(|| unescaped(password, UrlPart::User)).transpose()?;
+    Ok((Some(User { name: unescaped(name, UrlPart::User)?, password }), host))
 }
 
 fn host(text: &[u8]) -> Result<Vec<u8>, String> {
@@ -317,7 +317,7 @@ fn host(text: &[u8]) -> Result<Vec<u8>, String> {
         Some(_) => Err("invalid IP-literal".to_owned()),
         None => {
             judge_port(text.iter().rposition(|byte| *byte == b':').map_or(&[][..], |colon| &text[colon..]))?;
-            unescaped(text, Part::Host)
+            unescaped(text, UrlPart::Host)
         }
     }
 }
@@ -328,8 +328,8 @@ fn literal(text: &[u8]) -> Result<Vec<u8>, String> {
     judge_port(&text[end + 1..])?;
     let inside = &text[1..end];
     let zone = inside.windows(3).position(|three| three == b"%25").unwrap_or(inside.len());
-    let mut host = unescaped(&inside[..zone], Part::Host)?;
-    host.extend(unescaped(&inside[zone..], Part::Zone)?);
+    let mut host = unescaped(&inside[..zone], UrlPart::Host)?;
+    host.extend(unescaped(&inside[zone..], UrlPart::Zone)?);
     let shown = String::from_utf8_lossy(&host).into_owned();
     let (address, zone) = shown.split_once('%').map_or((shown.as_str(), None), |(address, zone)| (address, Some(zone)));
     if zone == Some("") || address.parse::<Ipv6Addr>().is_err() {
@@ -348,17 +348,17 @@ fn judge_port(text: &[u8]) -> Result<(), String> {
 }
 
 /// Returns the text as written where the canonical encoding differs, else nothing.
-fn odd(text: &[u8], plain: &[u8], part: Part) -> Vec<u8> {
+fn odd(text: &[u8], plain: &[u8], part: UrlPart) -> Vec<u8> {
     if escaped(plain, part) == text { Vec::new() } else { text.to_vec() }
 }
 
 /// A text as it was written, where that may be and still says the same.
-fn written(plain: &[u8], before: &[u8], part: Part) -> Vec<u8> {
+fn written(plain: &[u8], before: &[u8], part: UrlPart) -> Vec<u8> {
     let same = || unescaped(before, part).is_ok_and(|text| text == plain);
     if !before.is_empty() && part.may_be_written(before) && same() { before.to_vec() } else { escaped(plain, part) }
 }
 
-fn escaped(text: &[u8], part: Part) -> Vec<u8> {
+fn escaped(text: &[u8], part: UrlPart) -> Vec<u8> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut out = Vec::with_capacity(text.len());
     for byte in text {
@@ -371,8 +371,8 @@ fn escaped(text: &[u8], part: Part) -> Vec<u8> {
     out
 }
 
-fn unescaped(text: &[u8], part: Part) -> Result<Vec<u8>, String> {
-    let host = matches!(part, Part::Host | Part::Zone);
+fn unescaped(text: &[u8], part: UrlPart) -> Result<Vec<u8>, String> {
+    let host = matches!(part, UrlPart::Host | UrlPart::Zone);
     let digit = |at: usize| char::from(*text.get(at)?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (mut out, mut i) = (Vec::with_capacity(text.len()), 0);
     while let Some(byte) = text.get(i) {
@@ -390,8 +390,8 @@ fn unescaped(text: &[u8], part: Part) -> Result<Vec<u8>, String> {
         let plain = high << 4 | low;
         let forbidden = match part {
             // Of a host only what is not ASCII may be written so, and the mark itself.
-            Part::Host => high < 8 && escape != b"%25",
-            Part::Zone => escape != b"%25" && plain != b' ' && Part::Host.escapes(plain),
+            UrlPart::Host => high < 8 && escape != b"%25",
+            UrlPart::Zone => escape != b"%25" && plain != b' ' && UrlPart::Host.escapes(plain),
             _ => false,
         };
         if forbidden {

@@ -10,8 +10,10 @@ use crate::tree::Tree;
 /// Definitions of one name that are no reason to ask.
 const FREE: usize = 3;
 /// Names that mean the same wherever they stand.
-const COMMON: [&str; 12] =
-    ["Args", "Config", "Error", "Metrics", "Options", "Plan", "Plugin", "Result", "Row", "Settings", "State", "Table"];
+const COMMON: [&str; 13] = [
+    "Args", "Config", "Error", "Metrics", "Options", "Plan", "Plugin", "Result", "Row", "Settings", "Snapshot",
+    "State", "Table",
+];
 
 /// Counts definitions of each name beyond those that are free.
 pub fn repeated(tree: &Tree) -> Vec<Finding> {

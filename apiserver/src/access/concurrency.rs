@@ -13,7 +13,7 @@ use crate::api::RequestInfo;
 use crate::flowcontrol::{Classified, FlowControl, Seat, WatchGuard};
 
 /// Text of the response to a rejected request (429).
-pub const TRY_AGAIN: &str = "Too many requests, please try again later.";
+pub(super) const TRY_AGAIN: &str = "Too many requests, please try again later.";
 
 /// Limit of concurrent requests.
 pub enum ConcurrencyLimiter {

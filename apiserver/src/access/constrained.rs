@@ -49,14 +49,14 @@ const MODES: [Mode; 5] =
 
 /// A part of what must be allowed.
 #[derive(Debug)]
-enum Step {
+enum RequiredAccess {
     /// All of these; where there is a question about everything, its yes is enough.
     Ask(Vec<Attributes>, Option<Attributes>),
     /// Never.
     Refuse(Attributes, String),
 }
 
-impl Step {
+impl RequiredAccess {
     fn one(question: Attributes) -> Self {
         Self::Ask(vec![question], None)
     }
@@ -112,7 +112,7 @@ impl Mode {
 }
 
 /// Plans the checks of an impersonation in a mode; `None` where the mode does not apply.
-fn plan(mode: Mode, wish: &ImpersonationRequest, request: &Attributes) -> Option<Vec<Step>> {
+fn plan(mode: Mode, wish: &ImpersonationRequest, request: &Attributes) -> Option<Vec<RequiredAccess>> {
     if !mode.takes(wish, &request.user) {
         return None;
     }
@@ -123,13 +123,13 @@ fn plan(mode: Mode, wish: &ImpersonationRequest, request: &Attributes) -> Option
         request.user.extra = BTreeMap::from([(NODE_KEYS.to_owned(), keys)]);
     }
     let parts = ImpersonationChecks { mode, wish, user: &request.user };
-    let mut steps = vec![Step::one(parts.name())];
+    let mut steps = vec![RequiredAccess::one(parts.name())];
     steps.extend(parts.uid());
     steps.extend(parts.groups());
     steps.extend(parts.extra());
     if let Some(kind) = mode.verb().strip_prefix("impersonate:") {
         let verb = format!("impersonate-on:{kind}:{}", request.verb);
-        steps.insert(0, Step::one(Attributes { verb, ..request.clone() }));
+        steps.insert(0, RequiredAccess::one(Attributes { verb, ..request.clone() }));
     }
     Some(steps)
 }
@@ -172,15 +172,15 @@ impl ImpersonationChecks<'_> {
         }
     }
 
-    fn uid(&self) -> Option<Step> {
+    fn uid(&self) -> Option<RequiredAccess> {
         let uid = &self.wish.uid;
-        (!uid.is_empty()).then(|| Step::one(self.about(AUTHENTICATION, "uids", uid)))
+        (!uid.is_empty()).then(|| RequiredAccess::one(self.about(AUTHENTICATION, "uids", uid)))
     }
 
-    fn groups(&self) -> Option<Step> {
+    fn groups(&self) -> Option<RequiredAccess> {
         let groups = &self.wish.groups;
         let about = |name: &str| self.about(self.group(), "groups", name);
-        let refuse = |name: &str, why: &str| Some(Step::Refuse(about(name), why.to_owned()));
+        let refuse = |name: &str, why: &str| Some(RequiredAccess::Refuse(about(name), why.to_owned()));
         let constrained = self.mode != Mode::Legacy;
         if constrained && groups.iter().any(String::is_empty) {
             return refuse("", "impersonating the empty string group is not allowed");
@@ -191,14 +191,14 @@ impl ImpersonationChecks<'_> {
         self.each(about("*"), groups.iter().map(|group| about(group)).collect(), groups.len())
     }
 
-    fn extra(&self) -> Option<Step> {
+    fn extra(&self) -> Option<RequiredAccess> {
         let extra = &self.wish.extra;
         let about = |key: &str, value: &str| Attributes {
             subresource: key.to_owned(),
             ..self.about(AUTHENTICATION, "userextras", value)
         };
         if let Some(why) = unfit(extra).filter(|_| self.mode != Mode::Legacy) {
-            return Some(Step::Refuse(about("", ""), why));
+            return Some(RequiredAccess::Refuse(about("", ""), why));
         }
         let each: Vec<Attributes> =
             extra.iter().flat_map(|(key, values)| values.iter().map(|value| about(key, value))).collect();
@@ -206,9 +206,9 @@ impl ImpersonationChecks<'_> {
         self.each(about("*", "*"), each, count)
     }
 
-    fn each(&self, all: Attributes, each: Vec<Attributes>, count: usize) -> Option<Step> {
+    fn each(&self, all: Attributes, each: Vec<Attributes>, count: usize) -> Option<RequiredAccess> {
         let many = self.mode != Mode::Legacy && count >= MANY;
-        (!each.is_empty()).then(|| Step::Ask(each, many.then_some(all)))
+        (!each.is_empty()).then(|| RequiredAccess::Ask(each, many.then_some(all)))
     }
 }
 
@@ -296,10 +296,10 @@ impl Modes {
     }
 }
 
-async fn check_all(access: &Access, steps: Vec<Step>) -> Result<(), Status> {
+async fn check_all(access: &Access, steps: Vec<RequiredAccess>) -> Result<(), Status> {
     for step in steps {
         match step {
-            Step::Ask(each, all) => {
+            RequiredAccess::Ask(each, all) => {
                 if let Some(all) = all
                     && access.allows(&all).await
                 {
@@ -309,7 +309,7 @@ async fn check_all(access: &Access, steps: Vec<Step>) -> Result<(), Status> {
                     demand(access, question).await?;
                 }
             }
-            Step::Refuse(question, why) => return Err(deny::unauthorised_request(&question, &why)),
+            RequiredAccess::Refuse(question, why) => return Err(deny::unauthorised_request(&question, &why)),
         }
     }
     Ok(())
@@ -364,12 +364,12 @@ mod tests {
         let line = |q: &Attributes| {
             format!("{} {}/{}/{} {}/{}", q.verb, q.api_group, q.resource, q.subresource, q.namespace, q.name)
         };
-        let text = |step: Step| match step {
-            Step::Ask(each, all) => {
+        let text = |step: RequiredAccess| match step {
+            RequiredAccess::Ask(each, all) => {
                 let all = all.map(|all| format!("{} or else: ", line(&all))).unwrap_or_default();
                 format!("{all}{}", each.iter().map(line).collect::<Vec<_>>().join(", "))
             }
-            Step::Refuse(question, why) => format!("{}: {why}", line(&question)),
+            RequiredAccess::Refuse(question, why) => format!("{}: {why}", line(&question)),
         };
         Some(plan(mode, wish, &request(user))?.into_iter().map(text).collect())
     }
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(asked(Mode::AssociatedNode, &node, agent.clone()), Some(want.map(str::to_owned).to_vec()));
         let steps = plan(Mode::AssociatedNode, &node, &request(agent)).expect("it is his node");
         for step in steps {
-            let Step::Ask(each, _) = step else { panic!("refused") };
+            let RequiredAccess::Ask(each, _) = step else { panic!("refused") };
             let keys = vec![NODE_NAME.to_owned(), "b".to_owned()];
             assert_eq!(each[0].user.extra, BTreeMap::from([(NODE_KEYS.to_owned(), keys)]));
         }

@@ -10,12 +10,12 @@ use shared::metrics;
 use crate::authz::AuthorizerResult;
 
 /// A count and a duration of one outcome: looked up once.
-struct Outcome {
+struct OutcomeMetrics {
     count: Counter,
     seconds: Histogram,
 }
 
-impl Outcome {
+impl OutcomeMetrics {
     fn new(counts: &CounterVec, seconds: &HistogramVec, result: &str) -> Self {
         Self { count: counts.with_label_values(&[result]), seconds: seconds.with_label_values(&[result]) }
     }
@@ -55,14 +55,14 @@ impl Filters {
 /// Metrics of the access filters.
 pub(super) struct Counters {
     pub(super) filters: Filters,
-    known: Outcome,
-    unknown: Outcome,
-    broken: Outcome,
+    known: OutcomeMetrics,
+    unknown: OutcomeMetrics,
+    broken: OutcomeMetrics,
     users: CounterVec,
-    allowed: Outcome,
-    denied: Outcome,
-    undecided: Outcome,
-    failed: Outcome,
+    allowed: OutcomeMetrics,
+    denied: OutcomeMetrics,
+    undecided: OutcomeMetrics,
+    failed: OutcomeMetrics,
 }
 
 impl Counters {
@@ -89,18 +89,18 @@ impl Counters {
         );
         Self {
             filters: Filters::new(),
-            known: Outcome::new(&attempts, &took, "success"),
-            unknown: Outcome::new(&attempts, &took, "failure"),
-            broken: Outcome::new(&attempts, &took, "error"),
+            known: OutcomeMetrics::new(&attempts, &took, "success"),
+            unknown: OutcomeMetrics::new(&attempts, &took, "failure"),
+            broken: OutcomeMetrics::new(&attempts, &took, "error"),
             users: metrics::counter(
                 "authenticated_user_requests",
                 "[ALPHA] Counter of authenticated requests broken out by username.",
                 &["username"],
             ),
-            allowed: Outcome::new(&asked, &answered, "allowed"),
-            denied: Outcome::new(&asked, &answered, "denied"),
-            undecided: Outcome::new(&asked, &answered, "no-opinion"),
-            failed: Outcome::new(&asked, &answered, "error"),
+            allowed: OutcomeMetrics::new(&asked, &answered, "allowed"),
+            denied: OutcomeMetrics::new(&asked, &answered, "denied"),
+            undecided: OutcomeMetrics::new(&asked, &answered, "no-opinion"),
+            failed: OutcomeMetrics::new(&asked, &answered, "error"),
         }
     }
 

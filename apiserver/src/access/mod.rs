@@ -22,7 +22,7 @@ use rustls_pki_types::CertificateDer;
 use shared::authn::{Authenticator, Credentials, Headers, UserInfo};
 use shared::authz::Attributes;
 use shared::status::Status;
-use shared::traces::{self, Kind};
+use shared::traces::{self, SpanKind};
 
 pub use concurrency::{ConcurrencyLimiter, Permit, is_long_running};
 use counters::Counters;
@@ -93,7 +93,7 @@ impl From<Status> for AccessError {
 
 /// A step of the chain, in a span where the request has one.
 async fn spanned<F: Future>(step: &'static str, work: Pin<&mut F>) -> F::Output {
-    let span = traces::child(FILTERS, step, Kind::Internal);
+    let span = traces::child(FILTERS, step, SpanKind::Internal);
     traces::within(span.as_ref(), work).await
 }
 

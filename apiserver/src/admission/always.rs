@@ -13,13 +13,13 @@ use super::{Attributes, Plugin};
 use crate::machinery::tree;
 
 /// Admits everything.
-pub struct AlwaysAdmit;
+pub(super) struct AlwaysAdmit;
 
 #[async_trait]
 impl Plugin for AlwaysAdmit {}
 
 /// Refuses everything.
-pub struct AlwaysDeny;
+pub(super) struct AlwaysDeny;
 
 #[async_trait]
 impl Plugin for AlwaysDeny {
@@ -33,7 +33,7 @@ impl Plugin for AlwaysDeny {
 }
 
 /// Every image is pulled anew, so that its pull secrets are checked.
-pub struct AlwaysPullImages;
+pub(super) struct AlwaysPullImages;
 
 #[async_trait]
 impl Plugin for AlwaysPullImages {
@@ -73,7 +73,7 @@ impl Plugin for AlwaysPullImages {
 }
 
 /// Required anti-affinity only per host.
-pub struct LimitPodHardAntiAffinityTopology;
+pub(super) struct LimitPodHardAntiAffinityTopology;
 
 #[async_trait]
 impl Plugin for LimitPodHardAntiAffinityTopology {
@@ -90,7 +90,7 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
 }
 
 /// Pods tolerate the taints named after the extended resources they ask for.
-pub struct ExtendedResourceToleration;
+pub(super) struct ExtendedResourceToleration;
 
 #[async_trait]
 impl Plugin for ExtendedResourceToleration {

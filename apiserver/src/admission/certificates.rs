@@ -39,7 +39,7 @@ async fn may(authorization: &Authorization, a: &Attributes<'_>, verb: &str, sign
 }
 
 /// CertificateApproval, CertificateSigning or ClusterTrustBundleAttest.
-pub struct SignerPermission {
+pub(super) struct SignerPermission {
     verb: &'static str,
     what: &'static str,
     authorization: Arc<Authorization>,
@@ -47,17 +47,17 @@ pub struct SignerPermission {
 
 impl SignerPermission {
     /// Approving requests.
-    pub fn approval(authorization: Arc<Authorization>) -> SignerPermission {
+    pub(super) fn approval(authorization: Arc<Authorization>) -> SignerPermission {
         SignerPermission { verb: "approve", what: "approve requests with", authorization }
     }
 
     /// Signing requests.
-    pub fn signing(authorization: Arc<Authorization>) -> SignerPermission {
+    pub(super) fn signing(authorization: Arc<Authorization>) -> SignerPermission {
         SignerPermission { verb: "sign", what: "sign requests with", authorization }
     }
 
     /// Writing trust bundles.
-    pub fn attest(authorization: Arc<Authorization>) -> SignerPermission {
+    pub(super) fn attest(authorization: Arc<Authorization>) -> SignerPermission {
         SignerPermission { verb: "attest", what: "attest for", authorization }
     }
 
@@ -116,7 +116,7 @@ impl Plugin for SignerPermission {
 }
 
 /// Refuses requests to the client signer for the group `system:masters`.
-pub struct CertificateSubjectRestriction;
+pub(super) struct CertificateSubjectRestriction;
 
 #[async_trait]
 impl Plugin for CertificateSubjectRestriction {

@@ -9,7 +9,7 @@ use super::{Attributes, Plugin};
 use crate::machinery::tree;
 
 /// The plugin.
-pub struct DefaultTolerationSeconds {
+pub(super) struct DefaultTolerationSeconds {
     /// `--default-not-ready-toleration-seconds`.
     pub not_ready: i64,
     /// `--default-unreachable-toleration-seconds`.

@@ -17,14 +17,14 @@ use crate::machinery::tree;
 const CACHE: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LimitType {
     Server,
     Namespace,
     User,
     SourceAndObject,
 }
 
-impl Kind {
+impl LimitType {
     fn read(name: &str) -> Option<Self> {
         Some(match name {
             "Server" => Self::Server,
@@ -66,7 +66,7 @@ struct Buckets {
 }
 
 struct Limit {
-    kind: Kind,
+    kind: LimitType,
     qps: f64,
     burst: f64,
     room: usize,
@@ -104,13 +104,13 @@ impl Limit {
 }
 
 /// The plugin.
-pub struct EventRateLimit {
+pub(super) struct EventRateLimit {
     limits: Vec<(String, Limit)>,
 }
 
 impl EventRateLimit {
     /// From its configuration, which it cannot be without.
-    pub fn new(configuration: &Value) -> Result<Self, Error> {
+    pub(super) fn new(configuration: &Value) -> Result<Self, Error> {
         let wrong =
             |why: String| Error::Configuration(format!("couldn't init admission plugin \"EventRateLimit\": {why}"));
         let limits = tree::list(configuration, "/limits");
@@ -120,7 +120,7 @@ impl EventRateLimit {
         let mut all = Vec::new();
         for (at, limit) in limits.iter().enumerate() {
             let name = tree::text(limit, "/type");
-            let Some(kind) = Kind::read(name) else {
+            let Some(kind) = LimitType::read(name) else {
                 return Err(wrong(format!(
                     "limits[{at}].type: Unsupported value: {name:?}: supported values: \"Namespace\", \"Server\", \"SourceAndObject\", \"User\""
                 )));

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::webhooks::{Call, Caller, Target, kubeconfig_server};
+use super::webhooks::{Call, Caller, WebhookAddress, kubeconfig_server};
 use super::{Attributes, Error, NOTHING, Operation, Plugin};
 use crate::backoff::Backoff;
 use crate::machinery::tree;
@@ -26,11 +26,11 @@ const ATTEMPTS: u32 = 5;
 const REMEMBERED: usize = 1024;
 
 /// The plugin.
-pub struct ImagePolicyWebhook {
+pub(super) struct ImagePolicyWebhook {
     caller: Arc<Caller>,
-    target: Target,
+    target: WebhookAddress,
     bundle: Vec<u8>,
-    identity: super::webhooks::Identity,
+    identity: super::webhooks::HostIdentity,
     allow_for: Duration,
     deny_for: Duration,
     pause: Duration,
@@ -51,7 +51,7 @@ fn bounded(policy: &Value, field: &str, least: i64, most: i64, default: i64) -> 
 
 impl ImagePolicyWebhook {
     /// From its configuration, which it cannot be without.
-    pub fn new(configuration: &Value, caller: Arc<Caller>) -> Result<Self, Error> {
+    pub(super) fn new(configuration: &Value, caller: Arc<Caller>) -> Result<Self, Error> {
         let policy = configuration.get("imagePolicy").unwrap_or(NOTHING);
         let file = tree::text(policy, "/kubeConfigFile");
         if file.is_empty() {
@@ -59,7 +59,7 @@ impl ImagePolicyWebhook {
             return Err(Error::Configuration(why.to_owned()));
         }
         let (url, bundle, identity) = kubeconfig_server(file).map_err(Error::Configuration)?;
-        let target = Target::at(&url).map_err(Error::Configuration)?;
+        let target = WebhookAddress::at(&url).map_err(Error::Configuration)?;
         Ok(Self {
             caller,
             target,

@@ -14,7 +14,7 @@ use crate::machinery::tree;
 const GROUP: &str = "networking.k8s.io";
 
 /// The plugin.
-pub struct DefaultIngressClass {
+pub(super) struct DefaultIngressClass {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
 }

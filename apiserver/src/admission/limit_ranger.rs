@@ -17,7 +17,7 @@ use crate::machinery::tree;
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 /// The plugin.
-pub struct LimitRanger {
+pub(super) struct LimitRanger {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
 }

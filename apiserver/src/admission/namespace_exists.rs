@@ -16,7 +16,7 @@ fn concerned(a: &Attributes<'_>) -> bool {
 }
 
 /// Refuses.
-pub struct NamespaceExists {
+pub(super) struct NamespaceExists {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Live reads.
@@ -34,7 +34,7 @@ impl Plugin for NamespaceExists {
 }
 
 /// Makes.
-pub struct NamespaceAutoProvision {
+pub(super) struct NamespaceAutoProvision {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Creates the namespace.

@@ -20,7 +20,7 @@ const MOST_DOUBTED: usize = 100;
 
 /// Namespaces whose deletion went through here a moment ago: the cache may not have heard of it.
 #[derive(Default)]
-pub struct RecentlyDeleted(Mutex<VecDeque<(String, Instant)>>);
+pub(super) struct RecentlyDeleted(Mutex<VecDeque<(String, Instant)>>);
 
 impl RecentlyDeleted {
     fn add(&self, name: &str, now: Instant) {
@@ -40,7 +40,7 @@ impl RecentlyDeleted {
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 /// The plugin.
-pub struct NamespaceLifecycle {
+pub(super) struct NamespaceLifecycle {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Live reads, for a namespace that the cache has not heard of or may not have heard the latest of.

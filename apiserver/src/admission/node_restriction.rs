@@ -21,7 +21,7 @@ const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes
 const NODE_SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
 
 /// The plugin.
-pub struct NodeRestriction {
+pub(super) struct NodeRestriction {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Live reads.

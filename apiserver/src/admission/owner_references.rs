@@ -14,7 +14,7 @@ use crate::machinery::tree;
 use crate::rows::Rows;
 
 /// The plugin.
-pub struct OwnerReferencesPermissionEnforcement {
+pub(super) struct OwnerReferencesPermissionEnforcement {
     /// Authorizer.
     pub authorization: Arc<Authorization>,
     /// Resources that owners may have.

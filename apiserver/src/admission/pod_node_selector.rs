@@ -20,7 +20,7 @@ const CLUSTER: &str = "clusterDefaultNodeSelector";
 type Labels = BTreeMap<String, String>;
 
 /// The plugin.
-pub struct PodNodeSelector {
+pub(super) struct PodNodeSelector {
     reader: Arc<dyn Reader>,
     api: Api,
     /// By namespace, and for the cluster.
@@ -35,7 +35,7 @@ fn labels(text: &str) -> Labels {
 
 impl PodNodeSelector {
     /// With the selectors of its configuration.
-    pub fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Self {
+    pub(super) fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Self {
         let entries = tree::map(configuration, "/podNodeSelectorPluginConfig").into_iter().flatten();
         let configured = entries.map(|(k, v)| (k.clone(), labels(v.as_str().unwrap_or("")))).collect();
         Self { reader, api, configured }

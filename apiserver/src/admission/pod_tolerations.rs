@@ -17,7 +17,7 @@ const DEFAULTS: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
 const WHITELIST: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
 
 /// The plugin.
-pub struct PodTolerationRestriction {
+pub(super) struct PodTolerationRestriction {
     reader: Arc<dyn Reader>,
     api: Api,
     /// Defaults and whitelist of namespaces that say nothing.
@@ -58,7 +58,7 @@ impl Plugin for PodTolerationRestriction {
 
 impl PodTolerationRestriction {
     /// With the defaults and the whitelist of its configuration.
-    pub fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Self {
+    pub(super) fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Self {
         let list = |field: &str| tree::list(configuration, field).to_vec();
         Self { reader, api, defaults: list("/default"), whitelist: list("/whitelist") }
     }

@@ -14,7 +14,7 @@ use crate::machinery::tree;
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
 /// The plugin.
-pub struct PodTopologyLabels {
+pub(super) struct PodTopologyLabels {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
 }

@@ -15,7 +15,7 @@ const GROUP: &str = "scheduling.k8s.io";
 const SYSTEM: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
 
 /// The plugin.
-pub struct Priority {
+pub(super) struct Priority {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Live reads.

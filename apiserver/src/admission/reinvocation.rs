@@ -17,7 +17,7 @@ pub(super) enum ReinvocationPlugin {
 
 /// State of one plugin after the first round.
 #[derive(Debug, Default)]
-pub struct PluginRound {
+pub(super) struct PluginRound {
     /// Webhooks to call again if the object changes after them (`reinvocationPolicy: IfNeeded`).
     before: BTreeSet<String>,
     /// Webhooks to call in the second round.

@@ -41,7 +41,7 @@ impl RequestAuthorizer {
 
     /// Adds `authorizer` and `authorizer.requestResource`.
     pub(super) fn name_in(&self, scope: &mut Scope<'_>) {
-        let memory = Arc::new(Memory(self.authorization.clone()));
+        let memory = Arc::new(MemoryAuthorizers(self.authorization.clone()));
         let [authorizer, own] = authorizer(memory, &self.user, self.request.clone());
         scope.set("authorizer", authorizer);
         scope.set("authorizer.requestResource", own);
@@ -49,15 +49,15 @@ impl RequestAuthorizer {
 }
 
 /// Authorisers that answer from memory answer at once; expressions do not wait for others.
-struct Memory(Arc<Authorization>);
+struct MemoryAuthorizers(Arc<Authorization>);
 
-impl std::fmt::Debug for Memory {
+impl std::fmt::Debug for MemoryAuthorizers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Memory")
     }
 }
 
-impl Authorities for Memory {
+impl Authorities for MemoryAuthorizers {
     fn decide(&self, question: &Attributes) -> Decision {
         match self.0.verdict_at_once(question) {
             Some(verdict) => {

@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::machinery::tree;
 
 /// Resource name → quantity.
-pub type List = BTreeMap<String, Quantity>;
+pub(super) type List = BTreeMap<String, Quantity>;
 
 /// Reads the resource list at a JSON pointer; what does not parse is left out (validation has said so).
-pub fn read(object: &Value, pointer: &str) -> List {
+pub(super) fn read(object: &Value, pointer: &str) -> List {
     let mut list = List::new();
     for (name, value) in tree::find(object, pointer).and_then(Value::as_object).into_iter().flatten() {
         let parsed = match value {
@@ -28,17 +28,17 @@ pub fn read(object: &Value, pointer: &str) -> List {
 }
 
 /// The tree form.
-pub fn write(list: &List) -> Value {
+pub(super) fn write(list: &List) -> Value {
     Value::Object(list.iter().map(|(k, v)| (k.clone(), Value::String(v.to_string()))).collect())
 }
 
 /// A count.
-pub fn count(n: i64) -> Quantity {
+pub(super) fn count(n: i64) -> Quantity {
     Quantity::from_int(n, Format::DecimalSI)
 }
 
 /// Sum by name.
-pub fn add(a: &List, b: &List) -> List {
+pub(super) fn add(a: &List, b: &List) -> List {
     let mut sum = a.clone();
     for (name, quantity) in b {
         match sum.get_mut(name) {
@@ -50,7 +50,7 @@ pub fn add(a: &List, b: &List) -> List {
 }
 
 /// Difference by name; names only in `b` come out negative.
-pub fn subtract(a: &List, b: &List) -> List {
+pub(super) fn subtract(a: &List, b: &List) -> List {
     let mut rest = a.clone();
     for (name, quantity) in b {
         rest.entry(name.clone()).or_insert_with(|| count(0)).sub(quantity);
@@ -59,7 +59,7 @@ pub fn subtract(a: &List, b: &List) -> List {
 }
 
 /// The greater by name.
-pub fn max(a: &List, b: &List) -> List {
+pub(super) fn max(a: &List, b: &List) -> List {
     let mut greatest = a.clone();
     for (name, quantity) in b {
         if greatest.get(name).is_none_or(|own| own < quantity) {
@@ -70,34 +70,34 @@ pub fn max(a: &List, b: &List) -> List {
 }
 
 /// Only the given names.
-pub fn mask(list: &List, names: &BTreeSet<String>) -> List {
+pub(super) fn mask(list: &List, names: &BTreeSet<String>) -> List {
     list.iter().filter(|(k, _)| names.contains(*k)).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
 /// The names in a list.
-pub fn names(list: &List) -> BTreeSet<String> {
+pub(super) fn names(list: &List) -> BTreeSet<String> {
     list.keys().cloned().collect()
 }
 
 /// The names whose amount is over the limit that stands for them.
-pub fn exceeding(list: &List, limits: &List) -> BTreeSet<String> {
+pub(super) fn exceeding(list: &List, limits: &List) -> BTreeSet<String> {
     list.iter().filter(|(k, v)| limits.get(*k).is_some_and(|limit| *v > limit)).map(|(k, _)| k.clone()).collect()
 }
 
 /// `cpu=1,memory=2Gi`.
-pub fn describe(list: &List) -> String {
+pub(super) fn describe(list: &List) -> String {
     list.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",")
 }
 
 /// Sums the `requests` or `limits` of a pod: the containers together, or the peak of initialization when that is more;
 /// sidecars add to both; then overhead.
-pub fn of_pod(pod: &Value, which: &str) -> List {
+pub(super) fn of_pod(pod: &Value, which: &str) -> List {
     total(pod, which, |container| container_amounts(container, which))
 }
 
 /// Sums a pod that may be in the middle of a resize: each container counts with the maximum of requested, allocated and
 /// actual resources, without the requested ones when the resize is infeasible.
-pub fn of_resized_pod(pod: &Value, which: &str) -> List {
+pub(super) fn of_resized_pod(pod: &Value, which: &str) -> List {
     let hopeless = tree::list(pod, "/status/conditions").iter().find(|c| tree::text(c, "/type") == "PodResizePending");
     let hopeless = hopeless.is_some_and(|c| tree::text(c, "/reason") == "Infeasible");
     let statuses = ["/status/containerStatuses", "/status/initContainerStatuses"];

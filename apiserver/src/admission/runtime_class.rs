@@ -14,7 +14,7 @@ use crate::machinery::tree;
 const GROUP: &str = "node.k8s.io";
 
 /// The plugin.
-pub struct RuntimeClass {
+pub(super) struct RuntimeClass {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Live reads.

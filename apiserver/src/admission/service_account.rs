@@ -21,7 +21,7 @@ const VOLUME_PREFIX: &str = "kube-api-access-";
 const TOKEN_SECONDS: i64 = 60 * 60 + 7;
 
 /// The plugin.
-pub struct ServiceAccount {
+pub(super) struct ServiceAccount {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Live reads, for an account so new that the cache has not heard of it.

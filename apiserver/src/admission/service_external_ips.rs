@@ -8,7 +8,7 @@ use super::{Attributes, Plugin};
 use crate::machinery::tree;
 
 /// The plugin.
-pub struct DenyServiceExternalIPs;
+pub(super) struct DenyServiceExternalIPs;
 
 #[async_trait]
 impl Plugin for DenyServiceExternalIPs {

@@ -25,7 +25,7 @@ pub(super) fn newest(mut objects: Vec<Arc<Value>>) -> Option<Arc<Value>> {
 }
 
 /// Claims without a class get the default one.
-pub struct DefaultStorageClass {
+pub(super) struct DefaultStorageClass {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
 }
@@ -47,7 +47,7 @@ impl Plugin for DefaultStorageClass {
 }
 
 /// Volumes, claims and attribute classes are kept while in use: they are born with a finalizer.
-pub struct StorageObjectInUseProtection;
+pub(super) struct StorageObjectInUseProtection;
 
 const FINALIZERS: [(&str, &str, &str); 3] = [
     ("", "persistentvolumeclaims", "kubernetes.io/pvc-protection"),
@@ -72,7 +72,7 @@ impl Plugin for StorageObjectInUseProtection {
 }
 
 /// A claim grows only where its class lets it.
-pub struct PersistentVolumeClaimResize {
+pub(super) struct PersistentVolumeClaimResize {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
 }

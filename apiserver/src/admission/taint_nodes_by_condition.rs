@@ -9,7 +9,7 @@ use super::{Attributes, Plugin};
 use crate::machinery::tree;
 
 /// The plugin.
-pub struct TaintNodesByCondition;
+pub(super) struct TaintNodesByCondition;
 
 #[async_trait]
 impl Plugin for TaintNodesByCondition {

@@ -25,7 +25,7 @@ type Key = (String, String, String, String);
 
 /// Fixed cluster for tests of plugins.
 #[derive(Default)]
-pub struct Fixed {
+pub(crate) struct Fixed {
     objects: Arc<Mutex<BTreeMap<Key, Arc<Value>>>>,
     version: Arc<AtomicU64>,
     bell: Arc<tokio::sync::Notify>,
@@ -37,7 +37,7 @@ fn key(group: &str, plural: &str, namespace: &str, name: &str) -> Key {
 
 impl Fixed {
     /// Puts an object in, under its own name and namespace.
-    pub fn put(&self, group: &str, plural: &str, object: Value) {
+    pub(crate) fn put(&self, group: &str, plural: &str, object: Value) {
         let key = key(group, plural, tree::namespace(&object), tree::name(&object));
         self.objects.lock().insert(key, Arc::new(object));
         self.version.fetch_add(1, Ordering::SeqCst);
@@ -45,13 +45,13 @@ impl Fixed {
     }
 
     /// Takes one out.
-    pub fn remove(&self, group: &str, plural: &str, namespace: &str, name: &str) {
+    pub(crate) fn remove(&self, group: &str, plural: &str, namespace: &str, name: &str) {
         self.objects.lock().remove(&key(group, plural, namespace, name));
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Dependencies of webhooks and policies with an authorizer that allows everything.
-    pub fn means(self: &Arc<Self>) -> WebhookDeps {
+    pub(crate) fn means(self: &Arc<Self>) -> WebhookDeps {
         let authorization = Arc::new(Authorization::new(&[Mode::AlwaysAllow], self.clone(), Vec::new()));
         let caller = Caller::new(self.clone(), TaskGroup::new(), Shutdown::new(), false, Egress::default());
         WebhookDeps {
@@ -64,7 +64,7 @@ impl Fixed {
     }
 
     /// The pipeline over the same objects.
-    pub fn api(self: &Arc<Self>) -> Api {
+    pub(crate) fn api(self: &Arc<Self>) -> Api {
         Api::new(Arc::new(Objects(self.clone())), Rows::default())
     }
 }
@@ -200,7 +200,7 @@ impl Pipeline for Objects {
 }
 
 /// Result of a plugin's admission of a write.
-pub struct AdmissionOutcome {
+pub(crate) struct AdmissionOutcome {
     /// The object then.
     pub object: Value,
     /// For the client.
@@ -214,7 +214,7 @@ pub struct AdmissionOutcome {
 }
 
 /// One write, to be put before a plugin.
-pub struct Write<'a> {
+pub(crate) struct Write<'a> {
     resource: Row,
     subresource: &'a str,
     namespace: &'a str,
@@ -236,7 +236,7 @@ fn row(group: &str, plural: &str) -> Row {
 
 impl<'a> Write<'a> {
     /// A create.
-    pub fn create(group: &str, plural: &str, namespace: &'a str, object: Value) -> Self {
+    pub(crate) fn create(group: &str, plural: &str, namespace: &'a str, object: Value) -> Self {
         Self {
             resource: row(group, plural),
             subresource: "",
@@ -253,14 +253,14 @@ impl<'a> Write<'a> {
     }
 
     /// An update in namespace `e`, or at cluster scope.
-    pub fn update(group: &str, plural: &str, subresource: &'a str, name: &str, new: Value, old: Value) -> Self {
+    pub(crate) fn update(group: &str, plural: &str, subresource: &'a str, name: &str, new: Value, old: Value) -> Self {
         let namespace = if row(group, plural).namespaced { "e" } else { "" };
         let base = Self::create(group, plural, namespace, new);
         Self { operation: Operation::Update, subresource, name: name.to_owned(), old: Some(old), ..base }
     }
 
     /// Any request, as a table describes it.
-    pub fn of(request: &'a Value) -> Self {
+    pub(crate) fn of(request: &'a Value) -> Self {
         let text = |field: &str| request[field].as_str().unwrap_or_default();
         let object = |field: &str| Some(request[field].clone()).filter(Value::is_object);
         let (operation, options) = match text("op") {
@@ -294,7 +294,7 @@ impl<'a> Write<'a> {
     }
 
     /// Runs the plugin: one round of validation, or as many of mutation as needed.
-    pub async fn told(mut self, plugin: &dyn Plugin, mutating: bool) -> AdmissionOutcome {
+    pub(crate) async fn told(mut self, plugin: &dyn Plugin, mutating: bool) -> AdmissionOutcome {
         let mut annotations = BTreeMap::new();
         let mut attributes = self.attributes(&mut annotations);
         let (mut outcome, mut again) = (Ok(()), false);
@@ -312,17 +312,17 @@ impl<'a> Write<'a> {
     }
 
     /// On a subresource of a named object.
-    pub fn on(self, subresource: &'a str, name: &str) -> Self {
+    pub(crate) fn on(self, subresource: &'a str, name: &str) -> Self {
         Self { subresource, name: name.to_owned(), ..self }
     }
 
     /// By somebody else than alice.
-    pub fn by(self, user: &UserInfo) -> Self {
+    pub(crate) fn by(self, user: &UserInfo) -> Self {
         Self { user: user.clone(), ..self }
     }
 
     /// Makes the write a dry run.
-    pub fn dry(self) -> Self {
+    pub(crate) fn dry(self) -> Self {
         Self { dry_run: true, ..self }
     }
 
@@ -345,14 +345,14 @@ impl<'a> Write<'a> {
     }
 
     /// The object after a plugin changed it.
-    pub async fn admit(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
+    pub(crate) async fn admit(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
         let mut annotations = BTreeMap::new();
         plugin.admit(&mut self.attributes(&mut annotations)).await?;
         Ok(self.object.take().unwrap_or_default())
     }
 
     /// The object after a plugin changed it, in both rounds if it asks for the second.
-    pub async fn admit_twice(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
+    pub(crate) async fn admit_twice(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
         let mut annotations = BTreeMap::new();
         let mut attributes = self.attributes(&mut annotations);
         plugin.admit(&mut attributes).await?;
@@ -363,14 +363,17 @@ impl<'a> Write<'a> {
     }
 
     /// Warnings and annotations of a plugin that judged it.
-    pub async fn judged(mut self, plugin: &dyn Plugin) -> Result<(Vec<String>, BTreeMap<String, String>), Status> {
+    pub(crate) async fn judged(
+        mut self,
+        plugin: &dyn Plugin,
+    ) -> Result<(Vec<String>, BTreeMap<String, String>), Status> {
         let mut annotations = BTreeMap::new();
         plugin.validate(&mut self.attributes(&mut annotations)).await?;
         Ok((self.warnings, annotations))
     }
 
     /// The object after a plugin judged it.
-    pub async fn validate(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
+    pub(crate) async fn validate(mut self, plugin: &dyn Plugin) -> Result<Value, Status> {
         let mut annotations = BTreeMap::new();
         plugin.validate(&mut self.attributes(&mut annotations)).await?;
         Ok(self.object.take().unwrap_or_default())

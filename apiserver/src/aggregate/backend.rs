@@ -24,7 +24,7 @@ use shared::run::{Shutdown, TaskGroup};
 use super::Aggregator;
 use super::pool::Pool;
 use super::service::ServiceReference;
-use crate::admission::{Target, count_outdated, dial_error};
+use crate::admission::{WebhookAddress, count_outdated, dial_error};
 use crate::api::Reader;
 use crate::authn::front_proxy;
 use crate::egress::{Egress, NetworkContext};
@@ -40,7 +40,7 @@ type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Error>;
 
 /// Connection pool to one aggregated API server.
 pub struct Backend {
-    target: Target,
+    target: WebhookAddress,
     direct: bool,
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
@@ -125,7 +125,7 @@ impl Backend {
         let unusable = |e: cert::CertError| format!("unable to load root certificates: {e}");
         let anybody = tls(Trust::Anybody).map_err(unusable)?;
         let tls = trust(behind).and_then(tls).map_err(unusable)?;
-        let target = Target::service(&behind.namespace, &behind.name, behind.port);
+        let target = WebhookAddress::service(&behind.namespace, &behind.name, behind.port);
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
         let (direct, egress) = (aggregator.direct, aggregator.egress.clone());
         let client = http(tls.clone(), &name, (&egress, aggregator));
@@ -137,7 +137,7 @@ impl Backend {
     pub(super) fn peers(trust: Trust, aggregator: &Aggregator) -> Result<Self, String> {
         let tls = |trust: Trust| cert::client_tls(trust, aggregator.pair.clone()).map_err(|e| e.to_string());
         let (anybody, tls) = (tls(Trust::Anybody)?, tls(trust)?);
-        let target = Target::service("default", "kubernetes", 443);
+        let target = WebhookAddress::service("default", "kubernetes", 443);
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
         let egress = Egress::default();
         let client = http(tls.clone(), &name, (&egress, aggregator));

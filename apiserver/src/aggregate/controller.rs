@@ -16,7 +16,7 @@ use shared::status::Status;
 use tokio::time::Instant;
 
 use super::availability::{self};
-use super::registrar::{Step, desired, steps};
+use super::registrar::{ServiceAction, desired, steps};
 use super::service::ApiService;
 use super::{Aggregator, Backend, Directory, Discovered, GROUP, GroupVersion, PLURAL, Remote, discovery};
 use crate::api::{DeleteArgs, Source};
@@ -40,7 +40,7 @@ const AT_START: Duration = Duration::from_millis(50);
 const WRITES: usize = 32;
 
 /// State of the checks of one server.
-struct Check {
+struct ServerCheck {
     /// Hash of the checked parts: a change makes the check due.
     of: u64,
     /// Condition of the last check: it is due again when somebody writes another.
@@ -65,7 +65,7 @@ struct Controller {
     services: BTreeMap<String, Arc<ApiService>>,
     remotes: BTreeMap<GroupVersion, Arc<Remote>>,
     found: BTreeMap<GroupVersion, Discovered>,
-    checks: BTreeMap<String, Check>,
+    checks: BTreeMap<String, ServerCheck>,
     running: FuturesUnordered<BoxFuture<'static, CheckResult>>,
     /// Versions of services and endpoint slices that were looked at.
     seen: (u64, u64),
@@ -110,10 +110,10 @@ impl Aggregator {
 }
 
 impl Aggregator {
-    async fn write(&self, step: Step) -> Result<(), Status> {
+    async fn write(&self, step: ServiceAction) -> Result<(), Status> {
         let (api, user) = (&self.api, server_user());
         let outcome = match step {
-            Step::Create(wanted) => {
+            ServiceAction::Create(wanted) => {
                 let object = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
                     "metadata": {"name": wanted.name(), "labels": wanted.labels()}, "spec": wanted.spec()});
                 match api.create(&user, GROUP, PLURAL, "", object).await {
@@ -121,7 +121,7 @@ impl Aggregator {
                     outcome => outcome.map(drop),
                 }
             }
-            Step::Update(wanted) => {
+            ServiceAction::Update(wanted) => {
                 let mut object = api.get(GROUP, PLURAL, "", &wanted.name()).await?;
                 object["spec"] = wanted.spec();
                 for (key, value) in wanted.labels().as_object().into_iter().flatten() {
@@ -129,7 +129,7 @@ impl Aggregator {
                 }
                 api.update(&user, GROUP, PLURAL, "", object).await.map(drop)
             }
-            Step::Delete(name, uid) => {
+            ServiceAction::Delete(name, uid) => {
                 let args = DeleteArgs { uid: Some(uid), ..DeleteArgs::default() };
                 api.delete(&user, GROUP, PLURAL, "", &name, args).await
             }
@@ -271,7 +271,7 @@ impl Controller {
             let service = reader.get("", "services", &behind.namespace, &behind.name);
             let slices = availability::slices(reader.as_ref(), &behind.namespace, &behind.name);
             let of = fingerprint(api, service.as_deref(), &slices);
-            let check = self.checks.entry(api.name.clone()).or_insert(Check {
+            let check = self.checks.entry(api.name.clone()).or_insert(ServerCheck {
                 of: 0,
                 found: None,
                 due: now,

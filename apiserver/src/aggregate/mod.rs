@@ -28,7 +28,7 @@ use shared::cert::{Authorities, ReloadingKey, Trust};
 use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 
-use crate::api::{Api, Context, Reader};
+use crate::api::{Api, Reader, ServerContext};
 use crate::egress::Egress;
 pub use backend::Backend;
 pub use proxy::holding;
@@ -106,7 +106,7 @@ impl Aggregator {
     ///
     /// # Errors
     /// A pair that cannot be used.
-    pub fn new(cx: &Context) -> anyhow::Result<Arc<Self>> {
+    pub fn new(cx: &ServerContext) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             reader: cx.reader.clone(),
             api: cx.api.clone(),

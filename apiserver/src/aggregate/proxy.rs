@@ -22,7 +22,7 @@ use crate::connect::{
 };
 
 /// A refusal: HTTP code and plain text.
-pub type ProxyError = (u16, String);
+pub(super) type ProxyError = (u16, String);
 
 /// Result of a proxied request.
 enum ProxyOutcome {
@@ -216,7 +216,7 @@ fn passed_on(sent: ProxiedResponse) -> HttpResponse {
 }
 
 /// A body that keeps something until it has ended.
-pub struct BodyWithGuard<T> {
+pub(super) struct BodyWithGuard<T> {
     body: actix_web::body::BoxBody,
     _kept: T,
 }

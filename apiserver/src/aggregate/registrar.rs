@@ -25,7 +25,7 @@ pub(super) struct DesiredApiService {
 
 /// Action on one API service, by name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ServiceAction {
     Create(DesiredApiService),
     Update(DesiredApiService),
     /// Only the one of that uid.
@@ -83,7 +83,7 @@ pub(super) fn steps<'s>(
     wanted: &BTreeMap<String, DesiredApiService>,
     stored: impl IntoIterator<Item = &'s ApiService>,
     first: bool,
-) -> Vec<Step> {
+) -> Vec<ServiceAction> {
     let mut missing: BTreeMap<&str, &DesiredApiService> = wanted.iter().map(|(name, w)| (name.as_str(), w)).collect();
     let mut steps = Vec::new();
     for service in stored {
@@ -97,15 +97,15 @@ pub(super) fn steps<'s>(
             continue;
         }
         match wanted {
-            None => steps.push(Step::Delete(service.name.clone(), service.uid.clone())),
+            None => steps.push(ServiceAction::Delete(service.name.clone(), service.uid.clone())),
             Some(wanted) if wanted.is(service) => {}
             // What is written at start is written once.
             Some(wanted) if wanted.managed == ON_START && !first => {}
-            Some(wanted) => steps.push(Step::Update(wanted.clone())),
+            Some(wanted) => steps.push(ServiceAction::Update(wanted.clone())),
         }
     }
     let create = missing.into_values().filter(|wanted| first || wanted.managed == ALWAYS);
-    steps.extend(create.cloned().map(Step::Create));
+    steps.extend(create.cloned().map(ServiceAction::Create));
     steps
 }
 
@@ -127,9 +127,9 @@ mod tests {
             [of("a.io", ALWAYS), of("b.io", ON_START)].into_iter().map(|w| (w.name(), w)).collect();
         let verbs = |stored: &[ApiService], first: bool| {
             let words = steps(&wanted, stored, first).into_iter().map(|step| match step {
-                Step::Create(w) => format!("create {}", w.name()),
-                Step::Update(w) => format!("update {} {}", w.name(), w.managed),
-                Step::Delete(name, _) => format!("delete {name}"),
+                ServiceAction::Create(w) => format!("create {}", w.name()),
+                ServiceAction::Update(w) => format!("update {} {}", w.name(), w.managed),
+                ServiceAction::Delete(name, _) => format!("delete {name}"),
             });
             words.collect::<Vec<_>>()
         };

@@ -18,7 +18,7 @@ use super::event::Event;
 
 /// Options of the log back end.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub(super) struct Options {
     /// `--audit-log-path`; `-` is the standard output.
     pub path: String,
     /// `--audit-log-format` is `legacy`.
@@ -39,7 +39,7 @@ enum LogOutput {
 }
 
 /// Log back end with rotation.
-pub struct Log {
+pub(super) struct Log {
     options: Options,
     limit: u64,
     out: Mutex<LogOutput>,
@@ -113,7 +113,7 @@ impl Log {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn new(options: Options) -> std::io::Result<Self> {
+    pub(super) fn new(options: Options) -> std::io::Result<Self> {
         let (out, keeper) = match options.path.as_str() {
             "-" => (LogOutput::Standard, None),
             path => {
@@ -129,7 +129,7 @@ impl Log {
     ///
     /// # Errors
     /// When they cannot be written.
-    pub fn write(&self, events: &[Arc<Event>]) -> std::io::Result<()> {
+    pub(super) fn write(&self, events: &[Arc<Event>]) -> std::io::Result<()> {
         let mut text = String::new();
         for event in events {
             text.push_str(&if self.options.legacy { event.legacy() } else { event.json() });

@@ -28,23 +28,23 @@ const TRIES: u32 = 5;
 const WEBHOOK_BATCHES: usize = 128;
 
 /// Destination of events.
-enum Target {
+enum AuditDestination {
     Log(Log),
     Webhook { remote: Remote, pause: Duration },
 }
 
-impl Target {
+impl AuditDestination {
     fn name(&self) -> &'static str {
         match self {
-            Target::Log(_) => "log",
-            Target::Webhook { .. } => "webhook",
+            AuditDestination::Log(_) => "log",
+            AuditDestination::Webhook { .. } => "webhook",
         }
     }
 
     async fn send(&self, events: &[Arc<Event>]) -> Result<(), String> {
         match self {
-            Target::Log(log) => log.write(events).map_err(|e| e.to_string()),
-            Target::Webhook { remote, pause } => post(remote, *pause, events).await,
+            AuditDestination::Log(log) => log.write(events).map_err(|e| e.to_string()),
+            AuditDestination::Webhook { remote, pause } => post(remote, *pause, events).await,
         }
     }
 }
@@ -123,7 +123,7 @@ impl Limits {
 }
 
 struct Backend {
-    target: Target,
+    target: AuditDestination,
     limits: Option<Limits>,
 }
 
@@ -176,7 +176,7 @@ struct Batching {
 }
 
 /// Audit back end with its delivery: blocking or batched.
-pub enum Sink {
+pub(super) enum Sink {
     /// The request waits for its events.
     Blocking {
         /// Back end.
@@ -189,11 +189,11 @@ pub enum Sink {
 }
 
 /// Keeps what is behind a sink to this file.
-pub struct BackendHandle(Backend);
+pub(super) struct BackendHandle(Backend);
 
 impl Sink {
     /// Hands over one event; `false` when it was lost and the request must be refused for it.
-    pub async fn send(&self, event: &Arc<Event>, first: bool) -> bool {
+    pub(super) async fn send(&self, event: &Arc<Event>, first: bool) -> bool {
         match self {
             Sink::Blocking { out, strict } => {
                 let sent = out.0.send(std::slice::from_ref(event)).await;
@@ -278,7 +278,7 @@ async fn run(out: Backend, mut events: mpsc::Receiver<Arc<Event>>, how: Batching
 ///
 /// # Errors
 /// Upstream's words.
-pub async fn from_flags(
+pub(super) async fn from_flags(
     flags: &FlagSet,
     egress: &Egress,
     tasks: &TaskGroup,
@@ -304,19 +304,25 @@ pub async fn from_flags(
             path,
         };
         let log = Log::new(options).map_err(|e| format!("ensureLogFile: {e}"))?;
-        sinks.push(sink("log", Target::Log(log), flags, tasks, shutdown)?);
+        sinks.push(sink("log", AuditDestination::Log(log), flags, tasks, shutdown)?);
     }
     let kubeconfig = flags.string("audit-webhook-config-file");
     if !kubeconfig.is_empty() {
         let remote = Remote::from_kubeconfig(&kubeconfig, egress.proxied(NetworkContext::ControlPlane)).await;
         let remote = remote.map_err(|e| format!("initializing audit webhook: {e}"))?;
-        let target = Target::Webhook { remote, pause: flags.duration("audit-webhook-initial-backoff") };
+        let target = AuditDestination::Webhook { remote, pause: flags.duration("audit-webhook-initial-backoff") };
         sinks.push(sink("webhook", target, flags, tasks, shutdown)?);
     }
     Ok(sinks)
 }
 
-fn sink(what: &str, target: Target, flags: &FlagSet, tasks: &TaskGroup, shutdown: &Shutdown) -> Result<Sink, String> {
+fn sink(
+    what: &str,
+    target: AuditDestination,
+    flags: &FlagSet,
+    tasks: &TaskGroup,
+    shutdown: &Shutdown,
+) -> Result<Sink, String> {
     let name = |rest: &str| format!("audit-{what}-{rest}");
     let count = |rest: &str| usize::try_from(flags.integer(&name(rest))).unwrap_or(0);
     let version = flags.string(&name("version"));

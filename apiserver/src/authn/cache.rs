@@ -22,7 +22,7 @@ const LIMIT: usize = 4096;
 
 type Outcome = Option<Identity>;
 
-struct Entry {
+struct CachedOutcome {
     outcome: Arc<OnceCell<Outcome>>,
     /// Set once there is an outcome.
     until: Option<Instant>,
@@ -33,7 +33,7 @@ pub struct Cached<A> {
     inner: A,
     good: Duration,
     bad: Duration,
-    known: Mutex<HashMap<[u8; 32], Entry>>,
+    known: Mutex<HashMap<[u8; 32], CachedOutcome>>,
     meters: Metrics,
 }
 
@@ -109,7 +109,7 @@ impl<A: TokenAuthenticator> Cached<A> {
             known.clear();
         }
         let outcome = Arc::new(OnceCell::new());
-        known.insert(key, Entry { outcome: outcome.clone(), until: None });
+        known.insert(key, CachedOutcome { outcome: outcome.clone(), until: None });
         outcome
     }
 

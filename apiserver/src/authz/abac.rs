@@ -38,7 +38,7 @@ pub enum Error {
 /// One line. Empty fields match nothing, `*` matches everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Policy {
+struct AbacPolicy {
     user: String,
     group: String,
     readonly: bool,
@@ -55,10 +55,10 @@ struct Versioned {
     #[serde(rename = "apiVersion")]
     api_version: String,
     kind: String,
-    spec: Policy,
+    spec: AbacPolicy,
 }
 
-impl Policy {
+impl AbacPolicy {
     fn read(text: &str) -> Result<Self, String> {
         let versioned: Versioned = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if versioned.api_version.is_empty() && versioned.kind.is_empty() {
@@ -119,7 +119,7 @@ impl Policy {
 
 /// The rules of a file.
 #[derive(Debug)]
-pub struct Abac(Vec<Policy>);
+pub struct Abac(Vec<AbacPolicy>);
 
 impl Abac {
     /// Reads a file.
@@ -136,7 +136,7 @@ impl Abac {
                 continue;
             }
             let bad = |why| Error::Line { path: path.to_owned(), line: at + 1, text: line.to_owned(), why };
-            policies.push(Policy::read(line).map_err(bad)?);
+            policies.push(AbacPolicy::read(line).map_err(bad)?);
         }
         Ok(Self(policies))
     }

@@ -21,7 +21,7 @@ use super::abac::{self, Abac};
 use super::node::NodeAuthorizer;
 use super::rbac::{self, Rbac, Rule};
 use super::webhook::{Options, Webhook};
-use super::{Authorization, Kind, Member, Mode};
+use super::{Authorization, AuthorizerKind, Member, Mode};
 use crate::api::Reader;
 use crate::expressions::{self, Dialect, ResultType};
 use crate::machinery::tree;
@@ -345,12 +345,14 @@ pub async fn build(configured: &[Configured], parts: &AuthorizerDeps) -> Result<
     let mut members = Vec::new();
     for c in configured {
         let kind = match c.mode {
-            Mode::Node => Kind::Node(Arc::new(NodeAuthorizer::new(parts.reader.clone(), parts.node_rules.clone()))),
-            Mode::Rbac => Kind::Rbac(Arc::new(Rbac::new(parts.reader.clone(), rbac::SOURCES))),
+            Mode::Node => {
+                AuthorizerKind::Node(Arc::new(NodeAuthorizer::new(parts.reader.clone(), parts.node_rules.clone())))
+            }
+            Mode::Rbac => AuthorizerKind::Rbac(Arc::new(Rbac::new(parts.reader.clone(), rbac::SOURCES))),
             Mode::Abac if parts.policy_file.is_empty() => {
                 return Err(invalid("authorization-mode ABAC's authorization policy file not passed"));
             }
-            Mode::Abac => Kind::Abac(Arc::new(Abac::read(&parts.policy_file)?)),
+            Mode::Abac => AuthorizerKind::Abac(Arc::new(Abac::read(&parts.policy_file)?)),
             _ => stateless(c, parts.dialer.clone()).await?,
         };
         members.push(Member::new(&c.name, kind));
@@ -380,12 +382,16 @@ pub async fn rebuild(
     Ok(members)
 }
 
-async fn stateless(configured: &Configured, dialer: Option<Dialer>) -> Result<Kind, ConfigError> {
+async fn stateless(configured: &Configured, dialer: Option<Dialer>) -> Result<AuthorizerKind, ConfigError> {
     let Some((kubeconfig, options)) = &configured.webhook else {
-        return Ok(if configured.mode == Mode::AlwaysAllow { Kind::AlwaysAllow } else { Kind::AlwaysDeny });
+        return Ok(if configured.mode == Mode::AlwaysAllow {
+            AuthorizerKind::AlwaysAllow
+        } else {
+            AuthorizerKind::AlwaysDeny
+        });
     };
     let remote = Remote::from_kubeconfig(kubeconfig, dialer).await.map_err(|e| invalid(e.to_string()))?;
-    Ok(Kind::Webhook(Arc::new(Webhook::new(remote, options.clone()))))
+    Ok(AuthorizerKind::Webhook(Arc::new(Webhook::new(remote, options.clone()))))
 }
 
 #[cfg(test)]

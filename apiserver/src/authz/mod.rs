@@ -89,7 +89,7 @@ impl AuthorizerResult {
 
 /// One authoriser. Those with an index share it with their predecessors of the same kind.
 #[derive(Clone)]
-pub enum Kind {
+pub enum AuthorizerKind {
     /// See [`node`].
     Node(Arc<NodeAuthorizer>),
     /// See [`rbac`].
@@ -104,34 +104,34 @@ pub enum Kind {
     AlwaysDeny,
 }
 
-impl Kind {
+impl AuthorizerKind {
     fn mode(&self) -> Mode {
         match self {
-            Kind::Node(_) => Mode::Node,
-            Kind::Rbac(_) => Mode::Rbac,
-            Kind::Abac(_) => Mode::Abac,
-            Kind::Webhook(_) => Mode::Webhook,
-            Kind::AlwaysAllow => Mode::AlwaysAllow,
-            Kind::AlwaysDeny => Mode::AlwaysDeny,
+            AuthorizerKind::Node(_) => Mode::Node,
+            AuthorizerKind::Rbac(_) => Mode::Rbac,
+            AuthorizerKind::Abac(_) => Mode::Abac,
+            AuthorizerKind::Webhook(_) => Mode::Webhook,
+            AuthorizerKind::AlwaysAllow => Mode::AlwaysAllow,
+            AuthorizerKind::AlwaysDeny => Mode::AlwaysDeny,
         }
     }
 
     /// The answer of those that need not wait.
     fn at_once(&self, request: &Attributes) -> Option<(Decision, String)> {
         Some(match self {
-            Kind::Node(node) => node.decide(request),
-            Kind::Rbac(rbac) => rbac.read().decide(request),
-            Kind::Abac(abac) => abac.decide(request),
-            Kind::AlwaysAllow => (Decision::Allow, String::new()),
-            Kind::AlwaysDeny => (Decision::NoOpinion, "Everything is forbidden.".to_owned()),
-            Kind::Webhook(_) => return None,
+            AuthorizerKind::Node(node) => node.decide(request),
+            AuthorizerKind::Rbac(rbac) => rbac.read().decide(request),
+            AuthorizerKind::Abac(abac) => abac.decide(request),
+            AuthorizerKind::AlwaysAllow => (Decision::Allow, String::new()),
+            AuthorizerKind::AlwaysDeny => (Decision::NoOpinion, "Everything is forbidden.".to_owned()),
+            AuthorizerKind::Webhook(_) => return None,
         })
     }
 
     fn synced(&self) -> bool {
         match self {
-            Kind::Node(node) => node.synced(),
-            Kind::Rbac(rbac) => rbac.synced(),
+            AuthorizerKind::Node(node) => node.synced(),
+            AuthorizerKind::Rbac(rbac) => rbac.synced(),
             _ => true,
         }
     }
@@ -139,14 +139,14 @@ impl Kind {
 
 /// An authoriser with its name.
 pub struct Member {
-    kind: Kind,
+    kind: AuthorizerKind,
     allowed: Counter,
     denied: Counter,
 }
 
 impl Member {
     /// `name` is for metrics.
-    pub fn new(name: &str, kind: Kind) -> Self {
+    pub fn new(name: &str, kind: AuthorizerKind) -> Self {
         let decisions = shared::metrics::counter(
             "apiserver_authorization_decisions_total",
             "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.",
@@ -208,10 +208,10 @@ impl Authorization {
     pub fn new(modes: &[Mode], reader: Arc<dyn Reader>, node_rules: Vec<Rule>) -> Authorization {
         let member = |mode: &Mode| {
             let kind = match mode {
-                Mode::Node => Kind::Node(Arc::new(NodeAuthorizer::new(reader.clone(), node_rules.clone()))),
-                Mode::Rbac => Kind::Rbac(Arc::new(Rbac::new(reader.clone(), rbac::SOURCES))),
-                Mode::AlwaysAllow => Kind::AlwaysAllow,
-                _ => Kind::AlwaysDeny,
+                Mode::Node => AuthorizerKind::Node(Arc::new(NodeAuthorizer::new(reader.clone(), node_rules.clone()))),
+                Mode::Rbac => AuthorizerKind::Rbac(Arc::new(Rbac::new(reader.clone(), rbac::SOURCES))),
+                Mode::AlwaysAllow => AuthorizerKind::AlwaysAllow,
+                _ => AuthorizerKind::AlwaysDeny,
             };
             Member::new(&mode.name().to_ascii_lowercase(), kind)
         };
@@ -229,7 +229,7 @@ impl Authorization {
     }
 
     /// The authoriser of a kind, to be used again in another chain.
-    pub fn kind(&self, mode: Mode) -> Option<Kind> {
+    pub fn kind(&self, mode: Mode) -> Option<AuthorizerKind> {
         self.members.load().iter().find(|m| m.kind.mode() == mode).map(|m| m.kind.clone())
     }
 
@@ -260,7 +260,7 @@ impl Authorization {
         let mut undecided = Undecided::default();
         for member in members.iter() {
             let (answer, error) = match &member.kind {
-                Kind::Webhook(webhook) => webhook.decide(request).await,
+                AuthorizerKind::Webhook(webhook) => webhook.decide(request).await,
                 kind => (kind.at_once(request).unwrap_or((Decision::NoOpinion, String::new())), None),
             };
             if let Some(verdict) = undecided.add(member, answer, error) {
@@ -293,7 +293,7 @@ impl Authorization {
     /// The RBAC index, when RBAC is on.
     pub fn rbac(&self) -> Option<Arc<Rbac>> {
         self.members.load().iter().find_map(|m| match &m.kind {
-            Kind::Rbac(rbac) => Some(rbac.clone()),
+            AuthorizerKind::Rbac(rbac) => Some(rbac.clone()),
             _ => None,
         })
     }
@@ -303,22 +303,22 @@ impl Authorization {
         let (mut rules, mut gaps) = (Vec::new(), Vec::new());
         for member in self.members.load().iter() {
             match &member.kind {
-                Kind::Node(_) if node::identity(user).is_some() => {
+                AuthorizerKind::Node(_) if node::identity(user).is_some() => {
                     gaps.push("node authorizer does not support user rule resolution".to_owned());
                 }
-                Kind::Node(_) | Kind::AlwaysDeny => {}
-                Kind::Rbac(rbac) => {
+                AuthorizerKind::Node(_) | AuthorizerKind::AlwaysDeny => {}
+                AuthorizerKind::Rbac(rbac) => {
                     let (found, missing) = rbac.read().rules_for(user, namespace);
                     rules.extend(found);
                     if !missing.is_empty() {
                         gaps.push(aggregate(&missing));
                     }
                 }
-                Kind::Abac(abac) => rules.extend(abac.rules_for(user, namespace)),
-                Kind::Webhook(_) => {
+                AuthorizerKind::Abac(abac) => rules.extend(abac.rules_for(user, namespace)),
+                AuthorizerKind::Webhook(_) => {
                     gaps.push("webhook authorizer does not support user rule resolution".to_owned());
                 }
-                Kind::AlwaysAllow => rules.extend(rbac::everything()),
+                AuthorizerKind::AlwaysAllow => rules.extend(rbac::everything()),
             }
         }
         (rules, gaps)
@@ -414,7 +414,7 @@ mod tests {
         let allow = Authorization::new(&[Mode::AlwaysAllow], reader, Vec::new());
         assert_eq!(ask(&allow, "eve", "get").0, Decision::Allow);
         assert!(Mode::parse("Nonsense").is_none());
-        deny.replace(vec![Member::new("open", Kind::AlwaysAllow)]);
+        deny.replace(vec![Member::new("open", AuthorizerKind::AlwaysAllow)]);
         assert_eq!(ask(&deny, "eve", "get").0, Decision::Allow, "the chain was exchanged");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use crate::api::{Api, Context, DeleteArgs};
+use crate::api::{Api, DeleteArgs, ServerContext};
 use crate::machinery::meta::micro_time;
 use crate::machinery::{identity, tree};
 
@@ -82,7 +82,7 @@ async fn collect(api: &Api) -> Result<(), Status> {
 }
 
 /// Renews this server's lease, and removes others', until the shutdown.
-pub(super) fn start(cx: &Context) {
+pub(super) fn start(cx: &ServerContext) {
     if !cx.flags.enabled("APIServerIdentity") {
         return;
     }

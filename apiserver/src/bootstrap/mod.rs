@@ -21,12 +21,12 @@ use shared::authn::UserInfo;
 use shared::flags::FeatureGates;
 use shared::status::Status;
 
-use crate::api::{Api, Context};
+use crate::api::{Api, ServerContext};
 use crate::authz::rbac::Rule;
 use crate::backoff::Backoff;
 use crate::machinery::identity::server_user;
 use crate::machinery::tree;
-use plan::Step;
+use plan::ObjectAction;
 pub use plan::flow_control;
 pub use storage_versions::StorageVersions;
 
@@ -47,12 +47,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Progress of the post-start hooks.
 #[derive(Debug)]
-pub struct Progress {
+pub struct HookProgress {
     rbac: bool,
     done: [AtomicBool; HOOKS.len()],
 }
 
-impl Progress {
+impl HookProgress {
     fn new(rbac: bool) -> Self {
         Self { rbac, done: Default::default() }
     }
@@ -83,8 +83,8 @@ pub fn node_rules(gates: &FeatureGates) -> Vec<Rule> {
 }
 
 /// Starts the work in the background.
-pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -> Arc<Progress> {
-    let progress = Arc::new(Progress::new(rbac));
+pub fn start(cx: &ServerContext, rbac: bool, versions: Option<Arc<StorageVersions>>) -> Arc<HookProgress> {
+    let progress = Arc::new(HookProgress::new(rbac));
     publish(cx);
     identity_lease::start(cx);
     if let Some(versions) = versions {
@@ -114,7 +114,7 @@ pub fn start(cx: &Context, rbac: bool, versions: Option<Arc<StorageVersions>>) -
 }
 
 /// Tells other servers how users are told apart.
-fn publish(cx: &Context) {
+fn publish(cx: &ServerContext) {
     let (flags, api) = (cx.flags.clone(), cx.api.clone());
     cx.tasks.spawn_until(&cx.shutdown, "cluster-authentication-info", async move {
         authentication_info::run(&flags, &api, authentication_info::LOOK).await;
@@ -193,7 +193,7 @@ async fn reconcile_all(
         for object in wanted.get(*plural).into_iter().flatten() {
             let key = (tree::namespace(object).to_owned(), tree::name(object).to_owned());
             let step = plan::step(plural, object, found.get(&key));
-            if step != Step::Keep {
+            if step != ObjectAction::Keep {
                 steps.push((*plural, step));
             }
         }
@@ -234,7 +234,7 @@ async fn remove_outdated(
     Ok(())
 }
 
-async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: Step) -> Result<(), Status> {
+async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: ObjectAction) -> Result<(), Status> {
     let created = |object: Value| async move {
         let namespace = tree::namespace(&object).to_owned();
         match api.create(user, group, plural, &namespace, object).await {
@@ -243,10 +243,10 @@ async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: Step
         }
     };
     match step {
-        Step::Keep => Ok(()),
-        Step::Create(object) => created(object).await,
-        Step::Update(object) => api.update(user, group, plural, "", object).await.map(drop),
-        Step::Replace(object) => {
+        ObjectAction::Keep => Ok(()),
+        ObjectAction::Create(object) => created(object).await,
+        ObjectAction::Update(object) => api.update(user, group, plural, "", object).await.map(drop),
+        ObjectAction::Replace(object) => {
             let (namespace, name) = (tree::namespace(&object).to_owned(), tree::name(&object).to_owned());
             api.delete(user, group, plural, &namespace, &name, crate::api::DeleteArgs::default()).await?;
             created(object).await
@@ -289,12 +289,12 @@ mod tests {
 
     #[test]
     fn checks() {
-        let progress = Progress::new(true);
+        let progress = HookProgress::new(true);
         assert_eq!(progress.check(RBAC), Err("not finished".into()));
         progress.finish(RBAC);
         assert_eq!(progress.check(RBAC), Ok(()));
-        assert_eq!(Progress::new(false).check(RBAC), Ok(()));
-        assert_eq!(Progress::new(false).hooks().len(), 2);
+        assert_eq!(HookProgress::new(false).check(RBAC), Ok(()));
+        assert_eq!(HookProgress::new(false).hooks().len(), 2);
     }
 
     #[test]

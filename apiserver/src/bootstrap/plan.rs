@@ -22,7 +22,7 @@ pub(super) const FLOW_GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
 /// Action on one object.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Step {
+pub(super) enum ObjectAction {
     /// No action.
     Keep,
     /// Make it.
@@ -144,13 +144,13 @@ pub fn flow_control() -> BTreeMap<String, Vec<Value>> {
 }
 
 /// Plans the action on `wanted`, given the object stored under its name.
-pub(super) fn step(plural: &str, wanted: &Value, stored: Option<&Value>) -> Step {
-    let Some(stored) = stored else { return Step::Create(wanted.clone()) };
+pub(super) fn step(plural: &str, wanted: &Value, stored: Option<&Value>) -> ObjectAction {
+    let Some(stored) = stored else { return ObjectAction::Create(wanted.clone()) };
     match plural {
         "clusterroles" | "roles" => role(wanted, stored),
         "clusterrolebindings" | "rolebindings" => binding(wanted, stored),
         "flowschemas" | "prioritylevelconfigurations" => flow(wanted, stored),
-        _ => Step::Keep,
+        _ => ObjectAction::Keep,
     }
 }
 
@@ -174,9 +174,9 @@ fn protected(stored: &Value) -> bool {
     tree::annotation(stored, AUTOUPDATE) == Some("false")
 }
 
-fn role(wanted: &Value, stored: &Value) -> Step {
+fn role(wanted: &Value, stored: &Value) -> ObjectAction {
     if protected(stored) {
-        return Step::Keep;
+        return ObjectAction::Keep;
     }
     let mut object = stored.clone();
     let mut changed = complete_metadata(&mut object, wanted);
@@ -199,7 +199,7 @@ fn role(wanted: &Value, stored: &Value) -> Step {
             changed = true;
         }
     }
-    if changed { Step::Update(object) } else { Step::Keep }
+    if changed { ObjectAction::Update(object) } else { ObjectAction::Keep }
 }
 
 fn rule_tree(rule: &Rule) -> Value {
@@ -217,12 +217,12 @@ fn rule_tree(rule: &Rule) -> Value {
     out
 }
 
-fn binding(wanted: &Value, stored: &Value) -> Step {
+fn binding(wanted: &Value, stored: &Value) -> ObjectAction {
     if protected(stored) {
-        return Step::Keep;
+        return ObjectAction::Keep;
     }
     if wanted.get("roleRef") != stored.get("roleRef") {
-        return Step::Replace(wanted.clone());
+        return ObjectAction::Replace(wanted.clone());
     }
     let mut object = stored.clone();
     let mut changed = complete_metadata(&mut object, wanted);
@@ -235,7 +235,7 @@ fn binding(wanted: &Value, stored: &Value) -> Step {
         list.extend(lacking);
         changed = true;
     }
-    if changed { Step::Update(object) } else { Step::Keep }
+    if changed { ObjectAction::Update(object) } else { ObjectAction::Keep }
 }
 
 /// The objects without which no request would have a place: they always follow the program.
@@ -243,14 +243,14 @@ const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
 
 /// Flow control objects follow the program until somebody edits them (generation 2 and no annotation) or says no. The
 /// seats of the exempt are the administrator's even then.
-fn flow(wanted: &Value, stored: &Value) -> Step {
+fn flow(wanted: &Value, stored: &Value) -> ObjectAction {
     let follow = match tree::annotation(stored, FLOW_AUTOUPDATE) {
         Some(text) => text == "true",
         None => tree::int(stored, "/metadata/generation") == Some(1),
     };
     let mandatory = MANDATORY.contains(&tree::name(wanted));
     if !follow && !mandatory {
-        return Step::Keep;
+        return ObjectAction::Keep;
     }
     let mut object = stored.clone();
     let noted = if mandatory { &follow.to_string() } else { "true" };
@@ -263,10 +263,10 @@ fn flow(wanted: &Value, stored: &Value) -> Step {
         spec["exempt"] = own.clone();
     }
     if annotated && covers(stored.get("spec").unwrap_or(&Value::Null), &spec) {
-        return Step::Keep;
+        return ObjectAction::Keep;
     }
     object["spec"] = spec;
-    Step::Update(object)
+    ObjectAction::Update(object)
 }
 
 /// Reports whether an object was created by this or an older release, and is not wanted any more.
@@ -299,14 +299,16 @@ mod tests {
     #[test]
     fn roles_are_completed_unless_protected() {
         let wanted = admin();
-        assert_eq!(step("clusterroles", &wanted, None), Step::Create(wanted.clone()));
-        assert_eq!(step("clusterroles", &wanted, Some(&wanted)), Step::Keep);
+        assert_eq!(step("clusterroles", &wanted, None), ObjectAction::Create(wanted.clone()));
+        assert_eq!(step("clusterroles", &wanted, Some(&wanted)), ObjectAction::Keep);
         let mut less = wanted.clone();
         less["rules"] = json!([wanted["rules"][1], {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
-        let Step::Update(fixed) = step("clusterroles", &wanted, Some(&less)) else { panic!("rules are missing") };
+        let ObjectAction::Update(fixed) = step("clusterroles", &wanted, Some(&less)) else {
+            panic!("rules are missing")
+        };
         assert_eq!(fixed["rules"].as_array().map(Vec::len), Some(3), "own rules stay");
         less["metadata"]["annotations"][AUTOUPDATE] = json!("false");
-        assert_eq!(step("clusterroles", &wanted, Some(&less)), Step::Keep);
+        assert_eq!(step("clusterroles", &wanted, Some(&less)), ObjectAction::Keep);
     }
 
     #[test]
@@ -327,10 +329,10 @@ mod tests {
         let wanted = rbac(&FeatureGates::default())["clusterrolebindings"][0].clone();
         let mut other = wanted.clone();
         other["roleRef"]["name"] = json!("view");
-        assert_eq!(step("clusterrolebindings", &wanted, Some(&other)), Step::Replace(wanted.clone()));
+        assert_eq!(step("clusterrolebindings", &wanted, Some(&other)), ObjectAction::Replace(wanted.clone()));
         let mut nobody = wanted.clone();
         nobody["subjects"] = json!([]);
-        assert_eq!(step("clusterrolebindings", &wanted, Some(&nobody)), Step::Update(wanted));
+        assert_eq!(step("clusterrolebindings", &wanted, Some(&nobody)), ObjectAction::Update(wanted));
     }
 
     #[test]
@@ -338,14 +340,17 @@ mod tests {
         let wanted = flow_control()["flowschemas"][0].clone();
         let mut edited = wanted.clone();
         edited["spec"]["matchingPrecedence"] = json!(5);
-        assert!(matches!(step("flowschemas", &wanted, Some(&edited)), Step::Update(_)));
+        assert!(matches!(step("flowschemas", &wanted, Some(&edited)), ObjectAction::Update(_)));
         edited["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
         let own = flow_control()["flowschemas"].iter().find(|s| tree::name(s) == "service-accounts").cloned();
         let mut edited_own = own.clone().expect("a schema");
         edited_own["spec"]["matchingPrecedence"] = json!(5);
         edited_own["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
-        assert_eq!(step("flowschemas", &own.expect("a schema"), Some(&edited_own)), Step::Keep);
-        assert!(matches!(step("flowschemas", &wanted, Some(&edited)), Step::Update(_)), "the catch-all is mandatory");
+        assert_eq!(step("flowschemas", &own.expect("a schema"), Some(&edited_own)), ObjectAction::Keep);
+        assert!(
+            matches!(step("flowschemas", &wanted, Some(&edited)), ObjectAction::Update(_)),
+            "the catch-all is mandatory"
+        );
     }
 
     #[test]
@@ -354,9 +359,9 @@ mod tests {
         let wanted = wanted.expect("a level");
         let mut edited = wanted.clone();
         edited["spec"]["exempt"]["nominalConcurrencyShares"] = json!(7);
-        assert!(matches!(step("prioritylevelconfigurations", &wanted, Some(&edited)), Step::Update(_)));
+        assert!(matches!(step("prioritylevelconfigurations", &wanted, Some(&edited)), ObjectAction::Update(_)));
         edited["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
-        assert_eq!(step("prioritylevelconfigurations", &wanted, Some(&edited)), Step::Keep);
+        assert_eq!(step("prioritylevelconfigurations", &wanted, Some(&edited)), ObjectAction::Keep);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use shared::authn::{SYSTEM_MASTERS, UserInfo};
 use shared::flags::FlagSet;
 use shared::status::Status;
 
-use crate::api::{Api, Context, RequestInfo};
+use crate::api::{Api, RequestInfo, ServerContext};
 use crate::machinery::identity::{SERVER, server_user};
 use crate::machinery::meta;
 use crate::machinery::{identity, tree};
@@ -295,7 +295,7 @@ async fn run(versions: Arc<StorageVersions>, api: Api, server: String) {
 }
 
 /// Begins it.
-pub(super) fn start(cx: &Context, versions: Arc<StorageVersions>) {
+pub(super) fn start(cx: &ServerContext, versions: Arc<StorageVersions>) {
     let work = run(versions, cx.api.clone(), identity::server_id());
     cx.tasks.spawn_until(&cx.shutdown, "storage-versions", work);
 }

@@ -79,7 +79,7 @@ impl Queue {
     }
 }
 
-enum Phase {
+enum CachePhase {
     /// The list is being read.
     Loading(Queue),
     Ready,
@@ -98,7 +98,7 @@ pub(super) struct ResourceCache {
     /// The keys of those that etcd still holds.
     missing: Mutex<BTreeSet<String>>,
     pub(super) cacher: Arc<Cacher>,
-    phase: Mutex<Phase>,
+    phase: Mutex<CachePhase>,
 }
 
 impl ResourceCache {
@@ -252,7 +252,7 @@ impl CacheRegistry {
                 unreadable: AtomicU64::new(0),
                 missing: Mutex::default(),
                 cacher: Arc::default(),
-                phase: Mutex::new(Phase::Loading(Queue::default())),
+                phase: Mutex::new(CachePhase::Loading(Queue::default())),
             });
             // Ends by itself once the list is in.
             self.runtime.spawn(self.clone().load(prefix, slot.clone()));
@@ -400,14 +400,14 @@ impl CacheRegistry {
     fn apply_or_queue(self: &Arc<Self>, prefix: usize, slot: &Arc<ResourceCache>, pending: Pending) {
         let mut phase = slot.phase.lock();
         match (&mut *phase, pending) {
-            (Phase::Loading(queue), pending) => queue.push(pending, QUEUED),
-            (Phase::Ready, Pending::Unknown) => {
+            (CachePhase::Loading(queue), pending) => queue.push(pending, QUEUED),
+            (CachePhase::Ready, Pending::Unknown) => {
                 // What was there before must not be shown as if it were still there: the cache starts anew.
                 slot.cacher.invalidate();
-                *phase = Phase::Loading(Queue::default());
+                *phase = CachePhase::Loading(Queue::default());
                 self.runtime.spawn(self.clone().load(self.prefix(&slot.resource), slot.clone()));
             }
-            (Phase::Ready, pending) => slot.cacher.change(|state| apply(prefix, slot, state, pending)),
+            (CachePhase::Ready, pending) => slot.cacher.change(|state| apply(prefix, slot, state, pending)),
         }
     }
 
@@ -455,12 +455,12 @@ impl CacheRegistry {
 /// anew.
 fn finish_loading(prefix: usize, slot: &ResourceCache, entries: Vec<Arc<Entry>>, revision: i64) -> bool {
     let mut phase = slot.phase.lock();
-    let Phase::Loading(queue) = &mut *phase else { return true };
+    let CachePhase::Loading(queue) = &mut *phase else { return true };
     let queue = std::mem::take(queue);
     if queue.lost {
         return false;
     }
-    *phase = Phase::Ready;
+    *phase = CachePhase::Ready;
     slot.initialized.fetch_add(1, Ordering::Relaxed);
     slot.cacher.reset(entries, revision, |state| {
         queue.changes.into_iter().for_each(|pending| apply(prefix, slot, state, pending));

@@ -92,7 +92,7 @@ pub enum CacheError {
 
 /// Selects the objects of a list.
 #[derive(Clone, Copy, Default)]
-pub struct Scope<'a> {
+pub struct ListScope<'a> {
     /// Key prefix such as `default/`, or empty.
     pub prefix: &'a str,
     /// Key to start at, or empty.
@@ -129,7 +129,7 @@ pub struct ChangesSince {
     pub entries: Vec<(Arc<Entry>, bool)>,
 }
 
-impl Scope<'_> {
+impl ListScope<'_> {
     fn from(&self) -> &str {
         if self.start.is_empty() { self.prefix } else { self.start }
     }
@@ -308,7 +308,7 @@ impl Cacher {
 
     /// Matching entries as they are now. `at_least` is a revision known to be applied already; the snapshot is exact at
     /// the returned one.
-    pub fn list(&self, scope: &Scope<'_>, at_least: i64) -> Result<Snapshot, CacheError> {
+    pub fn list(&self, scope: &ListScope<'_>, at_least: i64) -> Result<Snapshot, CacheError> {
         let s = self.state.read();
         if !s.valid {
             return Err(CacheError::Restarting);
@@ -335,7 +335,7 @@ impl Cacher {
     }
 
     /// Matching entries as they were at a revision, which the cache must have reached.
-    pub fn list_at(&self, scope: &Scope<'_>, revision: i64) -> Result<Snapshot, CacheError> {
+    pub fn list_at(&self, scope: &ListScope<'_>, revision: i64) -> Result<Snapshot, CacheError> {
         let s = self.state.read();
         if !s.valid {
             return Err(CacheError::Restarting);

@@ -11,7 +11,7 @@ use rand::Rng;
 use shared::metrics;
 
 use super::cache_registry::{CacheRegistry, ResourceCache};
-use super::cacher::Scope;
+use super::cacher::ListScope;
 use super::entry::Entry;
 use crate::storage;
 
@@ -71,7 +71,7 @@ impl CacheRegistry {
         if revision == 0 || !slot.cacher.is_ready() || slot.has_unreadable() {
             return Ok(Comparison::Unknown);
         }
-        let Ok(cached) = slot.cacher.list_at(&Scope::default(), revision) else { return Ok(Comparison::Unknown) };
+        let Ok(cached) = slot.cacher.list_at(&ListScope::default(), revision) else { return Ok(Comparison::Unknown) };
         let mut cached = cached.items.iter();
         let mut start = prefix.to_owned();
         loop {

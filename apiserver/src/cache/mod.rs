@@ -22,7 +22,7 @@ mod uncached;
 
 pub use crate::storage::Raw;
 pub use cache_registry::CacheRegistry;
-pub use cacher::{CacheError, Cacher, ChangesSince, Filter, Message, Scope, Snapshot, Start, Watch, WatchStart};
+pub use cacher::{CacheError, Cacher, ChangesSince, Filter, ListScope, Message, Snapshot, Start, Watch, WatchStart};
 pub use encoded::{Budget, Encoded};
 pub use entry::{Change, Entry, EventType, SharedEvent};
 pub use gzip_chunks::{GzipChunk, GzipChunkCache};

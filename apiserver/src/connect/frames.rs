@@ -25,7 +25,7 @@ const PROTOCOL_ERROR: u16 = 1002;
 
 /// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageType {
     Text = 1,
     Binary = 2,
 }
@@ -178,7 +178,7 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
     }
 
     /// Adds a message, of several pieces, to what is to be written.
-    pub(super) fn put(&mut self, kind: Kind, pieces: &[&[u8]]) {
+    pub(super) fn put(&mut self, kind: MessageType, pieces: &[&[u8]]) {
         self.frame(kind as u8, pieces);
     }
 
@@ -232,7 +232,7 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
 pub(super) async fn send_text<C, M>(client: C, messages: M)
 where
     C: AsyncRead + AsyncWrite + Unpin,
-    M: Stream<Item = (Kind, Bytes)>,
+    M: Stream<Item = (MessageType, Bytes)>,
 {
     let (read, write) = tokio::io::split(client);
     let (mut incoming, mut outgoing) = (Incoming::new(read), Outgoing::new(write));
@@ -321,7 +321,8 @@ mod tests {
 
     #[tokio::test]
     async fn close_frames_have_the_reason() {
-        let said = |text: &'static str| futures::stream::iter([(Kind::Text, Bytes::from_static(text.as_bytes()))]);
+        let said =
+            |text: &'static str| futures::stream::iter([(MessageType::Text, Bytes::from_static(text.as_bytes()))]);
         for (says, want) in [
             (vec![], &b"\x81\x01x\x88\x02\x03\xe8"[..]),
             (frame(0x89, b"hi"), b"\x81\x01x\x8a\x02hi\x88\x02\x03\xe8"),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use shared::upgrade;
 
-use super::frames::{self, Kind};
+use super::frames::{self, MessageType};
 use super::handshake;
 
 const BINARY: &str = "binary.k8s.io";
@@ -18,28 +18,28 @@ const LONGEST: usize = 2 << 10;
 
 /// Encoding of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum MessageEncoding {
     Binary,
     Base64,
 }
 
-impl Form {
-    fn message(self, bytes: &Bytes) -> (Kind, Bytes) {
+impl MessageEncoding {
+    fn message(self, bytes: &Bytes) -> (MessageType, Bytes) {
         match self {
-            Self::Binary => (Kind::Binary, bytes.clone()),
-            Self::Base64 => (Kind::Text, STANDARD.encode(bytes).into()),
+            Self::Binary => (MessageType::Binary, bytes.clone()),
+            Self::Base64 => (MessageType::Text, STANDARD.encode(bytes).into()),
         }
     }
 }
 
 /// The first form offered that is known, and its name; a client that offers none gets bytes.
-fn form(offered: &[String]) -> Option<(Form, &'static str)> {
+fn form(offered: &[String]) -> Option<(MessageEncoding, &'static str)> {
     if offered.is_empty() {
-        return Some((Form::Binary, ""));
+        return Some((MessageEncoding::Binary, ""));
     }
     offered.iter().find_map(|name| match name.as_str() {
-        BINARY => Some((Form::Binary, BINARY)),
-        BASE64 => Some((Form::Base64, BASE64)),
+        BINARY => Some((MessageEncoding::Binary, BINARY)),
+        BASE64 => Some((MessageEncoding::Base64, BASE64)),
         _ => None,
     })
 }
@@ -51,7 +51,7 @@ pub(super) fn is_requested(request: &HttpRequest) -> bool {
 
 /// Sends a response's body in messages, if the client takes one of the forms.
 pub(super) fn send(request: &HttpRequest, payload: web::Payload, body: HttpResponse) -> HttpResponse {
-    let mut taken = Form::Binary;
+    let mut taken = MessageEncoding::Binary;
     let head = handshake::begin(request, |offered| {
         let (form, name) = form(&offered).ok_or(handshake::NOT_YOURS)?;
         taken = form;
@@ -68,7 +68,7 @@ pub(super) fn send(request: &HttpRequest, payload: web::Payload, body: HttpRespo
 }
 
 /// The messages of a body. Upstream's first one is empty: the client sees that the connection stands.
-fn messages(body: impl MessageBody, form: Form) -> impl Stream<Item = (Kind, Bytes)> {
+fn messages(body: impl MessageBody, form: MessageEncoding) -> impl Stream<Item = (MessageType, Bytes)> {
     let mut body = Box::pin(body);
     let parts = futures::stream::poll_fn(move |cx| body.as_mut().poll_next(cx).map(|part| part.and_then(Result::ok)));
     let pieces = parts.flat_map(|mut part| {
@@ -90,9 +90,9 @@ mod tests {
             form(&names)
         };
         for (names, expected) in [
-            (&[][..], Some((Form::Binary, ""))),
-            (&["x", BASE64, BINARY], Some((Form::Base64, BASE64))),
-            (&[BINARY], Some((Form::Binary, BINARY))),
+            (&[][..], Some((MessageEncoding::Binary, ""))),
+            (&["x", BASE64, BINARY], Some((MessageEncoding::Base64, BASE64))),
+            (&[BINARY], Some((MessageEncoding::Binary, BINARY))),
             (&["v5.channel.k8s.io"], None),
         ] {
             assert_eq!(offered(names), expected, "{names:?}");
@@ -103,13 +103,17 @@ mod tests {
     async fn log_is_sent_in_messages() {
         let long = Bytes::from(vec![b'a'; LONGEST + 1]);
         for (form, log, want) in [
-            (Form::Binary, Bytes::from_static(b"a line\n"), vec![(Kind::Binary, &b"a line\n"[..])]),
-            (Form::Base64, Bytes::from_static(b"a line\n"), vec![(Kind::Text, b"YSBsaW5lCg==")]),
-            (Form::Binary, long.clone(), vec![(Kind::Binary, &long[..LONGEST]), (Kind::Binary, b"a")]),
+            (MessageEncoding::Binary, Bytes::from_static(b"a line\n"), vec![(MessageType::Binary, &b"a line\n"[..])]),
+            (MessageEncoding::Base64, Bytes::from_static(b"a line\n"), vec![(MessageType::Text, b"YSBsaW5lCg==")]),
+            (
+                MessageEncoding::Binary,
+                long.clone(),
+                vec![(MessageType::Binary, &long[..LONGEST]), (MessageType::Binary, b"a")],
+            ),
         ] {
-            let said: Vec<(Kind, Bytes)> = messages(log, form).collect().await;
+            let said: Vec<(MessageType, Bytes)> = messages(log, form).collect().await;
             assert_eq!((said[0].0, said[0].1.len()), (want[0].0, 0));
-            let said: Vec<(Kind, &[u8])> = said[1..].iter().map(|(kind, bytes)| (*kind, &bytes[..])).collect();
+            let said: Vec<(MessageType, &[u8])> = said[1..].iter().map(|(kind, bytes)| (*kind, &bytes[..])).collect();
             assert_eq!(said, want);
         }
     }

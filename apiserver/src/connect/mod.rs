@@ -101,9 +101,9 @@ impl Connect {
         let call = Call { request, info, payload };
         match (info.resource.as_str(), info.subresource.as_str()) {
             ("pods", "log") => self.log(call).await,
-            ("pods", "exec") => self.stream(call, pods::Kind::Exec).await,
-            ("pods", "attach") => self.stream(call, pods::Kind::Attach).await,
-            ("pods", "portforward") => self.stream(call, pods::Kind::PortForward).await,
+            ("pods", "exec") => self.stream(call, pods::StreamKind::Exec).await,
+            ("pods", "attach") => self.stream(call, pods::StreamKind::Attach).await,
+            ("pods", "portforward") => self.stream(call, pods::StreamKind::PortForward).await,
             _ => self.proxy(call).await,
         }
     }

@@ -20,7 +20,7 @@ use crate::machinery::tree::text;
 
 /// Streaming subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StreamKind {
     Exec,
     Attach,
     PortForward,
@@ -32,7 +32,7 @@ impl Connect {
     }
 
     /// `pods/exec`, `pods/attach`, `pods/portforward`.
-    pub(super) async fn stream(&self, call: Call<'_>, kind: Kind) -> Result<HttpResponse, Status> {
+    pub(super) async fn stream(&self, call: Call<'_>, kind: StreamKind) -> Result<HttpResponse, Status> {
         let query = Query::parse(call.request.query_string());
         let pod = self.pod(&call).await?;
         let path = kubelet_path(&call, kind, &query, &pod)?;
@@ -49,9 +49,9 @@ impl Connect {
             false => Vec::new(),
         };
         match self.form.of(kind, &offered) {
-            Form::Translated => translated(call, kubelet, path, streams(&query), self.limit).await,
-            Form::Tunnelled => tunnelled(call, &kubelet, path, self.limit).await,
-            Form::Relayed => {
+            StreamProtocol::Translated => translated(call, kubelet, path, streams(&query), self.limit).await,
+            StreamProtocol::Tunnelled => tunnelled(call, &kubelet, path, self.limit).await,
+            StreamProtocol::Relayed => {
                 let head = RequestHead {
                     method: call.request.method().to_string(),
                     path_and_query: path,
@@ -65,7 +65,7 @@ impl Connect {
 
 /// Path of a client's bytes to the kubelet, which speaks SPDY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum StreamProtocol {
     /// The streams of a WebSocket become such of SPDY.
     Translated,
     /// A WebSocket carries SPDY.
@@ -92,12 +92,14 @@ impl Forms {
     }
 
     /// By the subprotocols that the client of a WebSocket offers.
-    fn of(self, kind: Kind, offered: &[String]) -> Form {
+    fn of(self, kind: StreamKind, offered: &[String]) -> StreamProtocol {
         let offers = |name: &str| offered.iter().any(|offer| offer == name);
         match kind {
-            Kind::Exec | Kind::Attach if self.translates && offers(translate::SUBPROTOCOL) => Form::Translated,
-            Kind::PortForward if self.tunnels && offers(tunnel::SUBPROTOCOL) => Form::Tunnelled,
-            _ => Form::Relayed,
+            StreamKind::Exec | StreamKind::Attach if self.translates && offers(translate::SUBPROTOCOL) => {
+                StreamProtocol::Translated
+            }
+            StreamKind::PortForward if self.tunnels && offers(tunnel::SUBPROTOCOL) => StreamProtocol::Tunnelled,
+            _ => StreamProtocol::Relayed,
         }
     }
 }
@@ -256,9 +258,9 @@ fn streams(query: &Query) -> Streams {
 }
 
 /// Parameters of the session for the kubelet: command and streams. It refuses a session without streams.
-fn session(kind: Kind, query: &Query) -> Vec<String> {
+fn session(kind: StreamKind, query: &Query) -> Vec<String> {
     let streams = streams(query);
-    let words = if kind == Kind::Exec { query.all("command") } else { Vec::new() };
+    let words = if kind == StreamKind::Exec { query.all("command") } else { Vec::new() };
     let mut parameters: Vec<String> = words.iter().map(|word| format!("command={}", encode(word))).collect();
     // With a terminal there is one output stream.
     let flags = [
@@ -271,9 +273,9 @@ fn session(kind: Kind, query: &Query) -> Vec<String> {
     parameters
 }
 
-fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Result<String, Status> {
+fn kubelet_path(call: &Call<'_>, kind: StreamKind, query: &Query, pod: &Value) -> Result<String, Status> {
     let (namespace, name) = (&call.info.namespace, &call.info.name);
-    if kind == Kind::PortForward {
+    if kind == StreamKind::PortForward {
         let ports: Vec<String> = query
             .all("ports")
             .iter()
@@ -284,13 +286,13 @@ fn kubelet_path(call: &Call<'_>, kind: Kind, query: &Query, pod: &Value) -> Resu
     }
     let container = container(pod, query.get("container").unwrap_or_default())?;
     let phase = text(pod, "/status/phase");
-    if kind == Kind::Exec && matches!(phase, "Succeeded" | "Failed") {
+    if kind == StreamKind::Exec && matches!(phase, "Succeeded" | "Failed") {
         return Err(Status::bad_request(&format!(
             "cannot exec into a container in a completed pod; current phase is {phase}"
         )));
     }
     let parameters = session(kind, query);
-    let verb = if kind == Kind::Exec { "exec" } else { "attach" };
+    let verb = if kind == StreamKind::Exec { "exec" } else { "attach" };
     Ok(format!("/{verb}/{namespace}/{name}/{container}{}", joined(&parameters)))
 }
 
@@ -355,15 +357,15 @@ mod tests {
         let (sessions, ports) = ("TranslateStreamCloseWebsocketRequests=false", "PortForwardWebsockets=false");
         let (v4, v5, spdy) = ("v4.channel.k8s.io", translate::SUBPROTOCOL, tunnel::SUBPROTOCOL);
         for (gates, kind, offered, want) in [
-            (ports, Kind::Exec, v5, Form::Translated),
-            (ports, Kind::Attach, v5, Form::Translated),
-            (ports, Kind::PortForward, spdy, Form::Relayed),
-            (sessions, Kind::Exec, v5, Form::Relayed),
-            (sessions, Kind::Attach, v5, Form::Relayed),
-            (sessions, Kind::PortForward, spdy, Form::Tunnelled),
-            (sessions, Kind::PortForward, v5, Form::Relayed),
-            (ports, Kind::Exec, v4, Form::Relayed),
-            (ports, Kind::Exec, spdy, Form::Relayed),
+            (ports, StreamKind::Exec, v5, StreamProtocol::Translated),
+            (ports, StreamKind::Attach, v5, StreamProtocol::Translated),
+            (ports, StreamKind::PortForward, spdy, StreamProtocol::Relayed),
+            (sessions, StreamKind::Exec, v5, StreamProtocol::Relayed),
+            (sessions, StreamKind::Attach, v5, StreamProtocol::Relayed),
+            (sessions, StreamKind::PortForward, spdy, StreamProtocol::Tunnelled),
+            (sessions, StreamKind::PortForward, v5, StreamProtocol::Relayed),
+            (ports, StreamKind::Exec, v4, StreamProtocol::Relayed),
+            (ports, StreamKind::Exec, spdy, StreamProtocol::Relayed),
         ] {
             assert_eq!(
                 forms(gates).of(kind, &["x".to_owned(), offered.to_owned()]),
@@ -376,7 +378,7 @@ mod tests {
     /// A client that wants standard output alone opens no other stream, and the kubelet must not wait for one.
     #[test]
     fn streams_of_a_session() {
-        assert_eq!(session(Kind::Attach, &Query::parse("command=ls&stdout=1")), ["output=1"]);
+        assert_eq!(session(StreamKind::Attach, &Query::parse("command=ls&stdout=1")), ["output=1"]);
         for (query, want) in [
             ("command=ls&command=-l&stdout=true", "command=ls command=-l output=1"),
             ("stdin=1&stdout=1&stderr=1", "input=1 output=1 error=1"),
@@ -384,7 +386,7 @@ mod tests {
             ("stdin=1&stdout=false", "input=1"),
             ("command=ls", "command=ls"),
         ] {
-            assert_eq!(session(Kind::Exec, &Query::parse(query)).join(" "), want, "{query}");
+            assert_eq!(session(StreamKind::Exec, &Query::parse(query)).join(" "), want, "{query}");
         }
     }
 

@@ -131,7 +131,7 @@ impl Connect {
         }
         let mut candidates = addresses(&endpoints, &port_name, namespace);
         candidates.shuffle(&mut rand::rng());
-        for Candidate { ip, port, pod } in candidates {
+        for EndpointCandidate { ip, port, pod } in candidates {
             let found = self.api.get("", "pods", namespace, pod).await;
             if found.is_ok_and(|pod| has_address(&pod, ip)) {
                 return self.origin(name.scheme, ip, port);
@@ -214,7 +214,7 @@ fn service_port(service: &Value, wanted: i64, name: &str) -> Result<String, Stat
 
 /// Endpoint of a service, if its pod has the address.
 #[derive(Debug, PartialEq, Eq)]
-struct Candidate<'a> {
+struct EndpointCandidate<'a> {
     ip: &'a str,
     port: u16,
     pod: &'a str,
@@ -222,7 +222,7 @@ struct Candidate<'a> {
 
 /// The ready addresses of a port. Anybody who writes endpoints could lead anywhere: only those of pods of the same
 /// namespace count, and only while the pods say so themselves.
-fn addresses<'a>(endpoints: &'a Value, port_name: &str, namespace: &str) -> Vec<Candidate<'a>> {
+fn addresses<'a>(endpoints: &'a Value, port_name: &str, namespace: &str) -> Vec<EndpointCandidate<'a>> {
     let mut found = Vec::new();
     for subset in endpoints["subsets"].as_array().into_iter().flatten() {
         let mut ports = subset["ports"].as_array().into_iter().flatten();
@@ -232,7 +232,7 @@ fn addresses<'a>(endpoints: &'a Value, port_name: &str, namespace: &str) -> Vec<
         let own = all.filter(|address| address["targetRef"]["namespace"] == namespace);
         found.extend(own.filter_map(|address| {
             let (ip, pod) = (address["ip"].as_str()?, address["targetRef"]["name"].as_str()?);
-            Some(Candidate { ip, port, pod })
+            Some(EndpointCandidate { ip, port, pod })
         }));
     }
     found
@@ -365,7 +365,7 @@ mod tests {
             "addresses": [{"ip": "10.0.0.1", "targetRef": pod("n")}, {"ip": "10.0.0.3"}, {"ip": "10.0.0.4", "targetRef": pod("m")}],
             "notReadyAddresses": [{"ip": "10.0.0.2", "targetRef": pod("n")}],
             "ports": [{"name": "http", "port": 8080}]}]});
-        assert_eq!(addresses(&endpoints, "http", "n"), [Candidate { ip: "10.0.0.1", port: 8080, pod: "p" }]);
+        assert_eq!(addresses(&endpoints, "http", "n"), [EndpointCandidate { ip: "10.0.0.1", port: 8080, pod: "p" }]);
         assert!(addresses(&endpoints, "", "n").is_empty(), "a port that has a name is asked for by it");
         let there = json!({"status": {"podIPs": [{"ip": "10.0.0.1"}]}});
         assert!(has_address(&there, "10.0.0.1") && !has_address(&there, "10.0.0.2"));

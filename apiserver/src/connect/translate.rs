@@ -16,14 +16,14 @@ use tokio::time::{Instant, Interval, interval_at, sleep_until, timeout};
 
 use super::channels::{ChannelMessage, ERROR, RESIZE, STDERR, STDIN, STDOUT};
 use super::ended::CommandEnd;
-use super::frames::{self, Incoming, Kind, Outgoing};
+use super::frames::{self, Incoming, MessageType, Outgoing};
 use super::resize::Sizes;
 use super::spdy::{Codec, Frame, SpdyError, put_data, put_ping};
 
 /// The subprotocol that is translated; older ones are understood by kubelets themselves.
-pub const SUBPROTOCOL: &str = "v5.channel.k8s.io";
+pub(super) const SUBPROTOCOL: &str = "v5.channel.k8s.io";
 /// The SPDY side's protocol, with exit codes as a `Status` on the error stream.
-pub const STREAM_PROTOCOL: &str = "v4.channel.k8s.io";
+pub(super) const STREAM_PROTOCOL: &str = "v4.channel.k8s.io";
 
 /// Pings that may wait to be answered.
 const PINGS: usize = 8;
@@ -50,7 +50,7 @@ type Messages<C> = Incoming<ReadHalf<C>>;
 
 /// The streams that the client asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Streams {
+pub(super) struct Streams {
     /// The client writes.
     pub stdin: bool,
     /// The client reads standard output.
@@ -136,7 +136,7 @@ where
 async fn part<W: AsyncWrite + Unpin>(client: &mut Outgoing<W>, over: SessionEnd) -> std::io::Result<()> {
     match over {
         SessionEnd::Ended(ended) => {
-            client.put(Kind::Binary, &[&[ERROR], &ended.status.to_bare_json()]);
+            client.put(MessageType::Binary, &[&[ERROR], &ended.status.to_bare_json()]);
             client.close(None).await
         }
         SessionEnd::Left(over) => client.close(Some(over)).await,
@@ -156,7 +156,7 @@ where
     // The client sees that the connection stands.
     {
         let mut client = sink.lock().await;
-        client.put(Kind::Binary, &[&[streams.stdin_stream()]]);
+        client.put(MessageType::Binary, &[&[streams.stdin_stream()]]);
         client.send().await?;
     }
     let (read, mut write) = tokio::io::split(kubelet.await.map_err(SessionEnd::told)?);
@@ -347,7 +347,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Output<'_, C> {
                     Ok(Some(frame)) => {
                         if let Some((channel, bytes)) = self.message(frame) {
                             self.heard.set(Instant::now());
-                            client.put(Kind::Binary, &[&[channel], &bytes]);
+                            client.put(MessageType::Binary, &[&[channel], &bytes]);
                         }
                     }
                     Ok(None) => break,

@@ -10,11 +10,11 @@ use tungstenite::Message;
 use tungstenite::protocol::{Role, WebSocketConfig};
 
 /// The subprotocol that asks for a tunnel.
-pub const SUBPROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
+pub(super) const SUBPROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
 /// Prefix of protocol names in a tunnel.
-pub const PREFIX: &str = "SPDY/3.1+";
+pub(super) const PREFIX: &str = "SPDY/3.1+";
 /// The kubelet's name for what is inside.
-pub const STREAM_PROTOCOL: &str = "portforward.k8s.io";
+pub(super) const STREAM_PROTOCOL: &str = "portforward.k8s.io";
 
 const CHUNK: usize = 32 << 10;
 /// Longest message, and frame, of a client.
@@ -29,7 +29,7 @@ async fn websocket<C: AsyncRead + AsyncWrite + Unpin>(client: C) -> WebSocketStr
 }
 
 /// Carries bytes both ways until either side ends.
-pub async fn tunnel<C, K>(client: C, kubelet: K)
+pub(super) async fn tunnel<C, K>(client: C, kubelet: K)
 where
     C: AsyncRead + AsyncWrite + Unpin,
     K: AsyncRead + AsyncWrite + Unpin,

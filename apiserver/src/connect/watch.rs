@@ -8,7 +8,7 @@ use futures::{StreamExt as _, future};
 use shared::upgrade;
 use shared::url::Url;
 
-use super::frames::{self, Kind};
+use super::frames::{self, MessageType};
 use super::handshake;
 use crate::api::RequestInfo;
 use crate::authn::TOKEN_PROTOCOL;
@@ -22,14 +22,14 @@ pub fn wants_messages(request: &HttpRequest, info: &RequestInfo) -> bool {
     info.verb == "watch" && upgrade::protocol(request).is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
 }
 
-fn message(mut frame: Bytes, content_type: &str) -> (Kind, Bytes) {
+fn message(mut frame: Bytes, content_type: &str) -> (MessageType, Bytes) {
     if content_type.starts_with("application/json") {
-        return (Kind::Text, frame);
+        return (MessageType::Text, frame);
     }
     if content_type.starts_with("application/vnd.kubernetes.protobuf") {
         frame.advance(LENGTH.min(frame.len()));
     }
-    (Kind::Binary, frame)
+    (MessageType::Binary, frame)
 }
 
 /// Reports whether the required `Origin` header is a URL.

@@ -19,7 +19,7 @@ use super::schema::{Additional, Checks, ListKind, Schema};
 const MAX_ERRORS: usize = 1_000;
 
 /// Validates a value against a schema. Parts that are unchanged since `old` are not validated again (ratcheting).
-pub fn check(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<Error> {
+pub(super) fn check(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<Error> {
     let mut out = Vec::new();
     at(value, old, schema, "", &mut out);
     out.truncate(MAX_ERRORS);
@@ -175,7 +175,7 @@ fn whole(n: f64) -> i64 {
 }
 
 /// Equality of JSON values, `1` and `1.0` being the same.
-pub fn same(a: &Value, b: &Value) -> bool {
+pub(super) fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),
         (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| same(x, y)),
@@ -388,7 +388,7 @@ fn children(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out
 }
 
 /// The element of an old list that is the same one: only lists with keys tell.
-pub fn counterpart<'v>(item: &Value, old: &'v Value, list: &Schema) -> Option<&'v Value> {
+pub(super) fn counterpart<'v>(item: &Value, old: &'v Value, list: &Schema) -> Option<&'v Value> {
     let ListKind::Map(keys) = &list.list else { return None };
     let alike = |other: &&Value| keys.iter().all(|k| other.get(&**k) == item.get(&**k));
     old.as_array()?.iter().find(alike)

@@ -15,7 +15,7 @@ use crate::rules;
 
 /// Treatment of embedded metadata that cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Malformed {
+pub(super) enum Malformed {
     /// The request is refused.
     Refused,
     /// Malformed fields are dropped: they were stored before they were validated.
@@ -23,7 +23,7 @@ pub enum Malformed {
 }
 
 /// Leaves of the metadata of embedded objects what there is in metadata. Returns the paths of what is unknown.
-pub fn coerce(object: &mut Value, schema: &Schema, malformed: Malformed) -> Result<Vec<String>, Error> {
+pub(super) fn coerce(object: &mut Value, schema: &Schema, malformed: Malformed) -> Result<Vec<String>, Error> {
     let mut coercion = Coercion { malformed, unknown: Vec::new() };
     if schema.embeds {
         coercion.value(object, schema, &ObjectPath::default())?;
@@ -145,7 +145,7 @@ fn drop_malformed(metadata: &mut Value) {
 
 /// Validates the embedded objects in a value at a path; `whole`: the value is one itself. Reduces metadata to known
 /// fields.
-pub fn validate_embedded(value: &mut Value, schema: &Schema, whole: bool, path: &Path) -> Vec<Error> {
+pub(super) fn validate_embedded(value: &mut Value, schema: &Schema, whole: bool, path: &Path) -> Vec<Error> {
     let mut coercion = Coercion { malformed: Malformed::Refused, unknown: Vec::new() };
     let place = ObjectPath { refused: path.as_str().to_owned(), warned: path.as_str().to_owned() };
     let own = match value {
@@ -161,7 +161,7 @@ pub fn validate_embedded(value: &mut Value, schema: &Schema, whole: bool, path: 
 }
 
 /// Validates the objects embedded in an object.
-pub fn check(value: &Value, schema: &Schema, out: &mut Vec<Error>) {
+pub(super) fn check(value: &Value, schema: &Schema, out: &mut Vec<Error>) {
     if schema.embeds {
         walk(value, schema, &Path::default(), false, out);
     }

@@ -14,17 +14,17 @@ const MAX_VALUES: usize = 10_000;
 
 /// A path.
 #[derive(Debug, Clone, PartialEq)]
-pub struct JsonPath(Vec<Step>);
+pub struct JsonPath(Vec<PathStep>);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Step {
+enum PathStep {
     Field(String),
     /// From, to (exclusive), step; negative ones count from the end.
     Slice(Option<i64>, Option<i64>, i64),
     Index(i64),
     All,
     Descend,
-    Union(Vec<Step>),
+    Union(Vec<PathStep>),
     Filter(Operand, &'static str, Operand),
 }
 
@@ -63,7 +63,7 @@ impl JsonPath {
 
     /// The names of a path of plain fields; `None` when there is anything else in it.
     pub fn fields(&self) -> Option<Vec<&str>> {
-        self.0.iter().map(|s| if let Step::Field(name) = s { Some(name.as_str()) } else { None }).collect()
+        self.0.iter().map(|s| if let PathStep::Field(name) = s { Some(name.as_str()) } else { None }).collect()
     }
 
     /// All values a path leads to.
@@ -76,9 +76,9 @@ impl JsonPath {
     }
 }
 
-fn step(text: &str, filters: usize) -> Result<(Step, &str), String> {
+fn step(text: &str, filters: usize) -> Result<(PathStep, &str), String> {
     if let Some(rest) = text.strip_prefix("..") {
-        return Ok((Step::Descend, if rest.starts_with(['[', '.']) { rest } else { &text[1..] }));
+        return Ok((PathStep::Descend, if rest.starts_with(['[', '.']) { rest } else { &text[1..] }));
     }
     if let Some(rest) = text.strip_prefix('.') {
         if rest.starts_with('[') {
@@ -92,7 +92,7 @@ fn step(text: &str, filters: usize) -> Result<(Step, &str), String> {
     Ok(name(text))
 }
 
-fn name(text: &str) -> (Step, &str) {
+fn name(text: &str) -> (PathStep, &str) {
     let mut out = String::new();
     let mut chars = text.char_indices();
     while let Some((i, c)) = chars.next() {
@@ -105,8 +105,8 @@ fn name(text: &str) -> (Step, &str) {
     (named(out), "")
 }
 
-fn named(name: String) -> Step {
-    if name == "*" { Step::All } else { Step::Field(name) }
+fn named(name: String) -> PathStep {
+    if name == "*" { PathStep::All } else { PathStep::Field(name) }
 }
 
 /// The end of a bracket that opens at the start, quotes respected.
@@ -130,7 +130,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-fn bracket(text: &str, filters: usize) -> Result<(Step, &str), String> {
+fn bracket(text: &str, filters: usize) -> Result<(PathStep, &str), String> {
     let end = closing(text).ok_or("unterminated array")?;
     let (inner, rest) = (text[1..end].trim(), &text[end + 1..]);
     if let Some(filter) = inner.strip_prefix("?(").and_then(|f| f.strip_suffix(')')) {
@@ -140,7 +140,7 @@ fn bracket(text: &str, filters: usize) -> Result<(Step, &str), String> {
     let mut steps = parts.iter().map(|p| element(p.trim())).collect::<Result<Vec<_>, _>>()?;
     match steps.len() {
         1 => Ok((steps.remove(0), rest)),
-        _ => Ok((Step::Union(steps), rest)),
+        _ => Ok((PathStep::Union(steps), rest)),
     }
 }
 
@@ -161,13 +161,13 @@ fn split(text: &str, at: char) -> Vec<&str> {
     parts
 }
 
-fn element(text: &str) -> Result<Step, String> {
+fn element(text: &str) -> Result<PathStep, String> {
     if text == "*" {
-        return Ok(Step::All);
+        return Ok(PathStep::All);
     }
     for quote in ['\'', '"'] {
         if let Some(name) = text.strip_prefix(quote).and_then(|t| t.strip_suffix(quote)) {
-            return Ok(Step::Field(name.replace("\\.", ".")));
+            return Ok(PathStep::Field(name.replace("\\.", ".")));
         }
     }
     let number = |t: &str| -> Result<Option<i64>, String> {
@@ -176,20 +176,20 @@ fn element(text: &str) -> Result<Step, String> {
     };
     let parts: Vec<&str> = text.split(':').collect();
     match parts.as_slice() {
-        [one] => number(one)?.map(Step::Index).ok_or_else(|| "invalid array index".to_owned()),
-        [from, to] => Ok(Step::Slice(number(from)?, number(to)?, 1)),
-        [from, to, by] => Ok(Step::Slice(number(from)?, number(to)?, number(by)?.filter(|n| *n > 0).unwrap_or(1))),
+        [one] => number(one)?.map(PathStep::Index).ok_or_else(|| "invalid array index".to_owned()),
+        [from, to] => Ok(PathStep::Slice(number(from)?, number(to)?, 1)),
+        [from, to, by] => Ok(PathStep::Slice(number(from)?, number(to)?, number(by)?.filter(|n| *n > 0).unwrap_or(1))),
         _ => Err(format!("invalid array index {text}")),
     }
 }
 
-fn comparison(text: &str, filters: usize) -> Result<Step, String> {
+fn comparison(text: &str, filters: usize) -> Result<PathStep, String> {
     for operator in ["==", "!=", "<=", ">=", "<", ">"] {
         if let Some((left, right)) = text.split_once(operator) {
-            return Ok(Step::Filter(operand(left, filters)?, operator, operand(right, filters)?));
+            return Ok(PathStep::Filter(operand(left, filters)?, operator, operand(right, filters)?));
         }
     }
-    Ok(Step::Filter(operand(text, filters)?, "exists", Operand::Literal(Value::Null)))
+    Ok(PathStep::Filter(operand(text, filters)?, "exists", Operand::Literal(Value::Null)))
 }
 
 fn operand(text: &str, filters: usize) -> Result<Operand, String> {
@@ -205,23 +205,25 @@ fn operand(text: &str, filters: usize) -> Result<Operand, String> {
     serde_json::from_str(text).map(Operand::Literal).map_err(|_| format!("unrecognized filter operand {text}"))
 }
 
-fn walk<'v>(step: &Step, value: &'v Value) -> Vec<&'v Value> {
+fn walk<'v>(step: &PathStep, value: &'v Value) -> Vec<&'v Value> {
     match (step, value) {
-        (Step::Field(name), Value::Object(map)) => map.get(name).into_iter().collect(),
-        (Step::All, Value::Object(map)) => map.values().collect(),
-        (Step::All, Value::Array(list)) => list.iter().collect(),
-        (Step::Index(i), Value::Array(list)) => place(*i, list.len()).and_then(|i| list.get(i)).into_iter().collect(),
-        (Step::Slice(from, to, by), Value::Array(list)) => {
+        (PathStep::Field(name), Value::Object(map)) => map.get(name).into_iter().collect(),
+        (PathStep::All, Value::Object(map)) => map.values().collect(),
+        (PathStep::All, Value::Array(list)) => list.iter().collect(),
+        (PathStep::Index(i), Value::Array(list)) => {
+            place(*i, list.len()).and_then(|i| list.get(i)).into_iter().collect()
+        }
+        (PathStep::Slice(from, to, by), Value::Array(list)) => {
             let end = |n: Option<i64>, default: usize| n.map_or(Some(default), |n| place(n, list.len()));
             let (Some(from), Some(to)) = (end(*from, 0), end(*to, list.len())) else { return Vec::new() };
             let by = usize::try_from(*by).unwrap_or(1);
             list.iter().take(to).skip(from).step_by(by).collect()
         }
-        (Step::Union(steps), value) => steps.iter().flat_map(|s| walk(s, value)).collect(),
-        (Step::Filter(left, operator, right), Value::Array(list)) => {
+        (PathStep::Union(steps), value) => steps.iter().flat_map(|s| walk(s, value)).collect(),
+        (PathStep::Filter(left, operator, right), Value::Array(list)) => {
             list.iter().filter(|v| compare(left, operator, right, v)).collect()
         }
-        (Step::Descend, value) => {
+        (PathStep::Descend, value) => {
             let mut all = Vec::new();
             descend(value, &mut all);
             all

@@ -9,7 +9,7 @@ use shared::status::field::{Error, Path};
 use super::schema::{ListKind, Schema};
 
 /// Elements that are there twice.
-pub fn check(value: &Value, schema: &Schema) -> Vec<Error> {
+pub(super) fn check(value: &Value, schema: &Schema) -> Vec<Error> {
     let mut out = Vec::new();
     at(value, schema, &Path::default(), &mut out);
     out

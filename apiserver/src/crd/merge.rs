@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use proto::schema::{self, Card, Derived, Field, Gvk, Kind, ListType, MapType, Message, MessageRef};
+use proto::schema::{self, Card, Derived, Field, Gvk, ListType, MapType, Message, MessageRef, ValueKind};
 
 use super::schema::{Additional, ListKind, Schema};
 
@@ -26,7 +26,7 @@ fn message(name: String, fields: Vec<Field>) -> Message {
 }
 
 /// The table of a version's root type.
-pub fn root(group: &str, version: &str, kind: &str, schema: &Schema) -> Arc<Message> {
+pub(super) fn root(group: &str, version: &str, kind: &str, schema: &Schema) -> Arc<Message> {
     let mut root = structure(schema, 0);
     root.name = Cow::Owned(kind.to_owned());
     root.embedded_resource = true;
@@ -44,22 +44,24 @@ pub fn root(group: &str, version: &str, kind: &str, schema: &Schema) -> Arc<Mess
 }
 
 fn type_fields() -> Vec<Field> {
-    let mut out =
-        vec![Field::new("apiVersion", Kind::String, Card::Single), Field::new("kind", Kind::String, Card::Single)];
+    let mut out = vec![
+        Field::new("apiVersion", ValueKind::String, Card::Single),
+        Field::new("kind", ValueKind::String, Card::Single),
+    ];
     if let Some(meta) = schema::reference("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
-        out.push(Field::new("metadata", Kind::Message(meta), Card::Single));
+        out.push(Field::new("metadata", ValueKind::Message(meta), Card::Single));
     }
     out
 }
 
 /// The table of its lists.
-pub fn list(kind: &str, item: &Arc<Message>) -> Arc<Message> {
+pub(super) fn list(kind: &str, item: &Arc<Message>) -> Arc<Message> {
     let mut fields = type_fields();
     fields.truncate(2);
     if let Some(meta) = schema::reference("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
-        fields.push(Field::new("metadata", Kind::Message(meta), Card::Single));
+        fields.push(Field::new("metadata", ValueKind::Message(meta), Card::Single));
     }
-    fields.push(Field::new("items", Kind::Message(MessageRef::Shared(item.clone())), Card::Repeated));
+    fields.push(Field::new("items", ValueKind::Message(MessageRef::Shared(item.clone())), Card::Repeated));
     Arc::new(message(kind.to_owned(), fields))
 }
 
@@ -88,7 +90,7 @@ fn place(name: &str, schema: &Schema, depth: usize) -> Field {
                     let (kind, _) = element(items, depth);
                     Field::new(name, kind, Card::Repeated)
                 }
-                None => Field::new(name, Kind::Any, Card::Repeated),
+                None => Field::new(name, ValueKind::Any, Card::Repeated),
             };
             out.list_type = match &schema.list {
                 ListKind::Atomic => ListType::Atomic,
@@ -104,7 +106,7 @@ fn place(name: &str, schema: &Schema, depth: usize) -> Field {
                 out
             }
             (Additional::Any, true) => {
-                let mut out = Field::new(name, Kind::Any, Card::Map);
+                let mut out = Field::new(name, ValueKind::Any, Card::Map);
                 out.map_type = map_type(schema);
                 out
             }
@@ -122,22 +124,24 @@ fn map_type(schema: &Schema) -> MapType {
 }
 
 /// The kind of one value, and whether it is a list or map wrapped for use inside another.
-fn element(schema: &Schema, depth: usize) -> (Kind, bool) {
+fn element(schema: &Schema, depth: usize) -> (ValueKind, bool) {
     if schema.int_or_string {
-        return (Kind::IntOrString, false);
+        return (ValueKind::IntOrString, false);
     }
     match &*schema.kind {
-        "string" => (Kind::String, false),
-        "integer" => (Kind::Int64, false),
-        "number" => (Kind::Double, false),
-        "boolean" => (Kind::Bool, false),
-        "array" => (Kind::Nested(Arc::new(place("", schema, depth + 1))), true),
+        "string" => (ValueKind::String, false),
+        "integer" => (ValueKind::Int64, false),
+        "number" => (ValueKind::Double, false),
+        "boolean" => (ValueKind::Bool, false),
+        "array" => (ValueKind::Nested(Arc::new(place("", schema, depth + 1))), true),
         "object" if schema.properties.is_empty() && !schema.embedded => match schema.additional {
-            Additional::Schema(_) | Additional::Any => (Kind::Nested(Arc::new(place("", schema, depth + 1))), true),
-            _ if schema.preserve => (Kind::Any, false),
-            _ => (Kind::Message(MessageRef::Shared(Arc::new(structure(schema, depth)))), false),
+            Additional::Schema(_) | Additional::Any => {
+                (ValueKind::Nested(Arc::new(place("", schema, depth + 1))), true)
+            }
+            _ if schema.preserve => (ValueKind::Any, false),
+            _ => (ValueKind::Message(MessageRef::Shared(Arc::new(structure(schema, depth)))), false),
         },
-        "object" => (Kind::Message(MessageRef::Shared(Arc::new(structure(schema, depth)))), false),
-        _ => (Kind::Any, false),
+        "object" => (ValueKind::Message(MessageRef::Shared(Arc::new(structure(schema, depth)))), false),
+        _ => (ValueKind::Any, false),
     }
 }

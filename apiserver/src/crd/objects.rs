@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use proto::Value;
 use proto::merge::{go_print, go_type};
 use proto::resources::Resource;
-use proto::schema::{self, Card, Derived, Field, Kind, Message};
+use proto::schema::{self, Card, Derived, Field, Message, ValueKind};
 use shared::status::field::{Error, Path};
 
 use super::embedded::{self, Malformed};
@@ -21,10 +21,12 @@ use crate::machinery::tree;
 pub fn open() -> &'static Message {
     static OPEN: OnceLock<Message> = OnceLock::new();
     OPEN.get_or_init(|| {
-        let mut fields =
-            vec![Field::new("kind", Kind::String, Card::Single), Field::new("apiVersion", Kind::String, Card::Single)];
+        let mut fields = vec![
+            Field::new("kind", ValueKind::String, Card::Single),
+            Field::new("apiVersion", ValueKind::String, Card::Single),
+        ];
         if let Some(meta) = schema::reference("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
-            let field = Field::new("metadata", Kind::Message(meta), Card::Single);
+            let field = Field::new("metadata", ValueKind::Message(meta), Card::Single);
             fields.push(Field { go_type: "v1.ObjectMeta".into(), ..field });
         }
         Message {

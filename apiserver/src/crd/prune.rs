@@ -12,12 +12,12 @@ use super::schema::{Additional, Schema};
 const OBJECT_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// Removes unknown fields of a whole object. Returns their paths, in the order of the tree.
-pub fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
+pub(super) fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
     prune_at(object, schema, true)
 }
 
 /// Removes unknown fields of a value, which may be a whole object. Returns their paths, in the order of the tree.
-pub fn prune_at(at: &mut Value, schema: &Schema, whole: bool) -> Vec<String> {
+pub(super) fn prune_at(at: &mut Value, schema: &Schema, whole: bool) -> Vec<String> {
     let mut gone = Vec::new();
     value(at, Some(schema), whole, &mut String::new(), &mut gone);
     gone
@@ -85,13 +85,13 @@ fn object(
 }
 
 /// Fills in defaults, and drops nulls where null is not a value.
-pub fn default(at: &mut Value, schema: &Schema) {
+pub(super) fn default(at: &mut Value, schema: &Schema) {
     fill(at, schema);
     drop_nulls(at, schema);
 }
 
 /// Fills in defaults.
-pub fn fill(at: &mut Value, schema: &Schema) {
+pub(super) fn fill(at: &mut Value, schema: &Schema) {
     match at {
         Value::Object(map) => {
             for (key, property) in &schema.properties {

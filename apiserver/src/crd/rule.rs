@@ -21,7 +21,7 @@ pub struct Rule {
 }
 
 /// Reads the rules of a place.
-pub fn compile(list: Option<&Value>) -> Box<[Rule]> {
+pub(super) fn compile(list: Option<&Value>) -> Box<[Rule]> {
     let text = |v: &Value, key: &str| v[key].as_str().unwrap_or("").to_owned();
     list.and_then(Value::as_array)
         .into_iter()

@@ -26,9 +26,9 @@ pub(super) fn rules(
     costs: &mut Costs,
     out: &mut Vec<Error>,
 ) {
-    let mut check = Check { options, sound, costs, wrong: out, said: Vec::new(), expressions: Vec::new() };
+    let mut check = RuleCheck { options, sound, costs, wrong: out, said: Vec::new(), expressions: Vec::new() };
     check.at(text, schema, path, SchemaPosition { root: true, bounded: Some(1), depth: 0 }, None);
-    let Check { said, expressions, .. } = check;
+    let RuleCheck { said, expressions, .. } = check;
     out.extend(said);
     out.extend(expressions);
 }
@@ -43,7 +43,7 @@ struct SchemaPosition {
     depth: usize,
 }
 
-struct Check<'c> {
+struct RuleCheck<'c> {
     options: SchemaOptions,
     sound: bool,
     costs: &'c mut Costs,
@@ -54,7 +54,7 @@ struct Check<'c> {
     expressions: Vec<Error>,
 }
 
-impl Check<'_> {
+impl RuleCheck<'_> {
     /// Checks a schema, nested ones first. `apart` is the path of the list or set around it whose elements cannot be
     /// correlated with old ones.
     fn at(&mut self, text: &Value, schema: &Schema, path: &Path, spot: SchemaPosition, apart: Option<&Path>) {

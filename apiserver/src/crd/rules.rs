@@ -68,14 +68,14 @@ impl Rule {
 }
 
 /// Evaluates the rules on an object; returns the errors.
-pub fn check(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<Error> {
+pub(super) fn check(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<Error> {
     let mut run = Run { out: Vec::new(), budget: Budget::new(cel::RUNTIME_BUDGET), ended: false };
     run.at(schema, object, old, true, &Path::default());
     run.out
 }
 
 /// Evaluates the rules on a value at a path, as on a new one. `whole`: the value is an object itself.
-pub fn check_at(schema: &Schema, value: &Value, whole: bool, path: &Path) -> Vec<Error> {
+pub(super) fn check_at(schema: &Schema, value: &Value, whole: bool, path: &Path) -> Vec<Error> {
     let mut run = Run { out: Vec::new(), budget: Budget::new(cel::RUNTIME_BUDGET), ended: false };
     run.at(schema, value, None, whole, path);
     run.out

@@ -14,7 +14,7 @@ use serde_json::Map;
 use super::rule::{self, Rule};
 
 /// Deepest schema that is compiled; deeper places hold anything.
-pub const MAX_DEPTH: usize = 100;
+pub(super) const MAX_DEPTH: usize = 100;
 
 /// Compiled structural schema.
 #[derive(Debug, Default)]

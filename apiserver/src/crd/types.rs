@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use shared::cel::{Place, Type, escape};
+use shared::cel::{EstimatePlace, Type, escape};
 
 use super::schema::{Additional, Schema};
 
@@ -117,14 +117,14 @@ impl Decl {
     }
 
     /// The most there can be at a place below `self` or `oldSelf`.
-    pub(super) fn size(&self, path: &[Place<'_>]) -> Option<u64> {
+    pub(super) fn size(&self, path: &[EstimatePlace<'_>]) -> Option<u64> {
         let mut at = self;
         for (i, place) in path.iter().enumerate().skip(1) {
             at = match place {
-                Place::Named(name) => at.fields.get(*name)?,
-                Place::Items | Place::Values => at.element.as_deref()?,
+                EstimatePlace::Named(name) => at.fields.get(*name)?,
+                EstimatePlace::Items | EstimatePlace::Values => at.element.as_deref()?,
                 // Keys are texts of any length.
-                Place::Keys => return (i + 1 == path.len() && at.element.is_some()).then_some(0),
+                EstimatePlace::Keys => return (i + 1 == path.len() && at.element.is_some()).then_some(0),
             };
         }
         Some(at.max)

@@ -51,7 +51,7 @@ pub struct CrdVersion {
 }
 
 /// Schemas by version.
-pub type Schemas = Arc<BTreeMap<String, Arc<Schema>>>;
+pub(super) type Schemas = Arc<BTreeMap<String, Arc<Schema>>>;
 
 /// The scale subresource.
 #[derive(Debug, Clone)]

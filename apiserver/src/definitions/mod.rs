@@ -44,7 +44,7 @@ pub struct Controller {
     /// Each definition's [`outline`], by name.
     known: BTreeMap<String, Value>,
     /// Sources of the published rows.
-    published: BTreeMap<String, Source>,
+    published: BTreeMap<String, DefinitionHashes>,
     /// Definitions whose objects are still going.
     going: BTreeMap<String, PendingDeletion>,
     /// Rounds of deleting objects that are under way, at most one of each definition.
@@ -53,12 +53,12 @@ pub struct Controller {
 
 /// Hashes of the parts of a definition that its rows are made from: rows are rebuilt only when these change.
 #[derive(PartialEq, Eq)]
-struct Source {
+struct DefinitionHashes {
     spec: [u8; 32],
     rest: [u8; 32],
 }
 
-impl Source {
+impl DefinitionHashes {
     fn of(definition: &Value) -> Self {
         let hash = |value: &Value| Sha256::digest(value.to_string()).into();
         let (uid, names) = (&definition["metadata"]["uid"], &definition["status"]["acceptedNames"]);
@@ -194,7 +194,7 @@ impl Controller {
         if !is_true(definition, "Established") {
             return;
         }
-        let (name, source) = (tree::name(definition).to_owned(), Source::of(definition));
+        let (name, source) = (tree::name(definition).to_owned(), DefinitionHashes::of(definition));
         if self.published.get(&name) == Some(&source) {
             return;
         }
@@ -251,7 +251,7 @@ impl Controller {
         }
         let (name, now) = (tree::name(&definition).to_owned(), Instant::now());
         let going = self.going.entry(name.clone()).or_insert_with(|| PendingDeletion::new(now));
-        let spec = Source::of(&definition).spec;
+        let spec = DefinitionHashes::of(&definition).spec;
         if going.tried.replace(spec).is_some_and(|before| before != spec) {
             going.changed(now);
         }

@@ -19,16 +19,16 @@ use shared::leader::{self, Outcome};
 use shared::run::Shutdown;
 use shared::status::Status;
 
-use crate::api::{Api, Context, DeleteArgs, Reader};
+use crate::api::{Api, DeleteArgs, Reader, ServerContext};
 use crate::machinery::identity::server_user;
 use crate::machinery::tree;
 use lock::InProcess;
-use plan::{Candidate, Step};
+use plan::{LeaderCandidate, LeaseAction};
 
 /// The feature gate.
-pub const GATE: &str = "CoordinatedLeaderElection";
+pub(crate) const GATE: &str = "CoordinatedLeaderElection";
 /// The check of it, among those of what is done at start.
-pub const HOOK: &str = "start-kube-apiserver-coordinated-leader-election-controller";
+pub(crate) const HOOK: &str = "start-kube-apiserver-coordinated-leader-election-controller";
 
 const NAME: &str = "leader-election-controller";
 const GROUP: &str = "coordination.k8s.io";
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const COLLECT: Duration = Duration::from_secs(30 * 60);
 
 /// Elects until the shutdown, whenever this server is the one to do it.
-pub(crate) async fn run(cx: Context) {
+pub(crate) async fn run(cx: ServerContext) {
     let config = leader::Config {
         lease_name: NAME.to_owned(),
         namespace: "kube-system".to_owned(),
@@ -77,7 +77,7 @@ impl Elections {
         loop {
             let seen = self.reader.version(GROUP, "leasecandidates");
             let objects = self.reader.list(GROUP, "leasecandidates", None);
-            let all: Vec<Candidate<'_>> = objects.iter().map(|object| Candidate::read(object)).collect();
+            let all: Vec<LeaderCandidate<'_>> = objects.iter().map(|object| LeaderCandidate::read(object)).collect();
             let leases: BTreeSet<(&str, &str)> = all.iter().map(|one| (one.namespace, one.lease)).collect();
             for (namespace, name) in leases {
                 if let Err(error) = self.elect_one(&all, namespace, name).await {
@@ -95,15 +95,15 @@ impl Elections {
     }
 
     /// One step of one election.
-    async fn elect_one(&self, all: &[Candidate<'_>], namespace: &str, name: &str) -> Result<(), Status> {
+    async fn elect_one(&self, all: &[LeaderCandidate<'_>], namespace: &str, name: &str) -> Result<(), Status> {
         let now = Timestamp::now();
-        let of_it = |one: &&Candidate<'_>| one.namespace == namespace && one.lease == name && !one.is_gone(now);
-        let candidates: Vec<&Candidate<'_>> = all.iter().filter(of_it).collect();
+        let of_it = |one: &&LeaderCandidate<'_>| one.namespace == namespace && one.lease == name && !one.is_gone(now);
+        let candidates: Vec<&LeaderCandidate<'_>> = all.iter().filter(of_it).collect();
         let lease = self.reader.get(GROUP, "leases", namespace, name);
         let (strategy, holder) = match plan::step(&candidates, lease.as_deref(), now) {
-            Ok(Step::Wait) => return Ok(()),
-            Ok(Step::Ask(asked)) => return self.ping(asked, now).await,
-            Ok(Step::Elect { strategy, holder }) => (strategy, holder),
+            Ok(LeaseAction::Wait) => return Ok(()),
+            Ok(LeaseAction::Ask(asked)) => return self.ping(asked, now).await,
+            Ok(LeaseAction::Elect { strategy, holder }) => (strategy, holder),
             Err(why) => return Err(Status::internal(&why)),
         };
         let there = match self.api.get(GROUP, "leases", namespace, name).await {
@@ -121,7 +121,7 @@ impl Elections {
     }
 
     /// Asks candidates whether they are still there: they answer by renewing.
-    async fn ping(&self, asked: Vec<&Candidate<'_>>, now: Timestamp) -> Result<(), Status> {
+    async fn ping(&self, asked: Vec<&LeaderCandidate<'_>>, now: Timestamp) -> Result<(), Status> {
         for one in asked {
             let object = plan::asked(one, now);
             self.api.update(&server_user(), GROUP, "leasecandidates", "", object).await?;
@@ -141,7 +141,7 @@ impl Elections {
     async fn remove_gone(&self) -> Result<(), Status> {
         let now = Timestamp::now();
         let objects: Vec<Value> = self.api.list(GROUP, "leasecandidates", None).await?;
-        for object in objects.iter().filter(|object| Candidate::read(object).is_gone(now)) {
+        for object in objects.iter().filter(|object| LeaderCandidate::read(object).is_gone(now)) {
             let args = DeleteArgs {
                 // One that came back meanwhile stays.
                 resource_version: Some(tree::text(object, "/metadata/resourceVersion").to_owned()),

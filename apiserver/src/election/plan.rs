@@ -22,7 +22,7 @@ const GONE: SignedDuration = SignedDuration::from_mins(30);
 const HOLDS: i64 = 5;
 
 /// LeaseCandidate.
-pub(super) struct Candidate<'v> {
+pub(super) struct LeaderCandidate<'v> {
     object: &'v Value,
     pub(super) namespace: &'v str,
     pub(super) lease: &'v str,
@@ -34,16 +34,16 @@ pub(super) struct Candidate<'v> {
 
 /// Next action on a lease.
 #[derive(Debug)]
-pub(super) enum Step<'c, 'v> {
+pub(super) enum LeaseAction<'c, 'v> {
     /// No action yet.
     Wait,
     /// Ping these candidates.
-    Ask(Vec<&'c Candidate<'v>>),
+    Ask(Vec<&'c LeaderCandidate<'v>>),
     /// The lease is for this one; for nobody where others choose.
     Elect { strategy: &'v str, holder: Option<&'v str> },
 }
 
-impl std::fmt::Debug for Candidate<'_> {
+impl std::fmt::Debug for LeaderCandidate<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
@@ -61,7 +61,7 @@ fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-impl<'v> Candidate<'v> {
+impl<'v> LeaderCandidate<'v> {
     /// From a LeaseCandidate.
     pub(super) fn read(object: &'v Value) -> Self {
         Self {
@@ -105,12 +105,12 @@ impl<'v> Candidate<'v> {
 /// # Errors
 /// Nobody can be elected.
 pub(super) fn step<'c, 'v>(
-    candidates: &[&'c Candidate<'v>],
+    candidates: &[&'c LeaderCandidate<'v>],
     lease: Option<&Value>,
     now: Timestamp,
-) -> Result<Step<'c, 'v>, String> {
+) -> Result<LeaseAction<'c, 'v>, String> {
     if candidates.is_empty() || !is_needed(candidates, lease, now)? {
-        return Ok(Step::Wait);
+        return Ok(LeaseAction::Wait);
     }
     let (mut asked, mut waits) = (Vec::new(), false);
     for one in candidates {
@@ -122,12 +122,12 @@ pub(super) fn step<'c, 'v>(
         }
     }
     if !asked.is_empty() {
-        return Ok(Step::Ask(asked));
+        return Ok(LeaseAction::Ask(asked));
     }
     if waits {
-        return Ok(Step::Wait);
+        return Ok(LeaseAction::Wait);
     }
-    let here: Vec<&Candidate<'v>> = candidates.iter().copied().filter(|one| one.answered_just_now(now)).collect();
+    let here: Vec<&LeaderCandidate<'v>> = candidates.iter().copied().filter(|one| one.answered_just_now(now)).collect();
     if here.is_empty() {
         return Err("no available candidates".to_owned());
     }
@@ -136,15 +136,15 @@ pub(super) fn step<'c, 'v>(
         OLDEST => Some(oldest(&here).ok_or("should not happen, could not find suitable electee")?.name),
         _ => None,
     };
-    Ok(Step::Elect { strategy, holder })
+    Ok(LeaseAction::Elect { strategy, holder })
 }
 
 /// Reports whether a new election may be needed.
-fn is_needed(candidates: &[&Candidate<'_>], lease: Option<&Value>, now: Timestamp) -> Result<bool, String> {
+fn is_needed(candidates: &[&LeaderCandidate<'_>], lease: Option<&Value>, now: Timestamp) -> Result<bool, String> {
     let Some(lease) = lease else { return Ok(true) };
     let holder = tree::text(lease, "/spec/holderIdentity");
     // All are asked now and then, long before they are taken for gone.
-    let silent = |one: &&Candidate<'_>| one.renewed.is_some_and(|at| later(at, GONE / 2) < now);
+    let silent = |one: &&LeaderCandidate<'_>| one.renewed.is_some_and(|at| later(at, GONE / 2) < now);
     if holder.is_empty() || has_run_out(lease, now) || candidates.iter().any(silent) {
         return Ok(true);
     }
@@ -160,7 +160,7 @@ fn has_run_out(lease: &Value, now: Timestamp) -> bool {
 }
 
 /// Strategy: that of the candidate with the newest binary version.
-fn strategy<'v>(candidates: &[&Candidate<'v>]) -> Result<&'v str, String> {
+fn strategy<'v>(candidates: &[&LeaderCandidate<'v>]) -> Result<&'v str, String> {
     let Some((mut newest, others)) = candidates.split_first() else { return Err("no candidates".to_owned()) };
     for one in others {
         match semantic_order(newest.version("binaryVersion"), one.version("binaryVersion")) {
@@ -179,22 +179,22 @@ fn strategy<'v>(candidates: &[&Candidate<'v>]) -> Result<&'v str, String> {
 
 /// Best candidate of the strategy `OldestEmulationVersion`: the oldest emulation version, then the oldest binary, then
 /// the oldest object.
-fn oldest<'c, 'v>(candidates: &[&'c Candidate<'v>]) -> Option<&'c Candidate<'v>> {
-    let stated = |one: &&&Candidate<'v>| {
+fn oldest<'c, 'v>(candidates: &[&'c LeaderCandidate<'v>]) -> Option<&'c LeaderCandidate<'v>> {
+    let stated = |one: &&&LeaderCandidate<'v>| {
         ["emulationVersion", "binaryVersion"]
             .iter()
             .all(|field| is_semver(tree::text(one.object, &format!("/spec/{field}"))))
     };
-    let order = |a: &&Candidate<'v>, b: &&Candidate<'v>| {
+    let order = |a: &&LeaderCandidate<'v>, b: &&LeaderCandidate<'v>| {
         let versions = |field| semantic_order(a.version(field), b.version(field));
-        let made = |one: &Candidate<'v>| time(one.object, "/metadata/creationTimestamp");
+        let made = |one: &LeaderCandidate<'v>| time(one.object, "/metadata/creationTimestamp");
         versions("emulationVersion").then_with(|| versions("binaryVersion")).then_with(|| made(a).cmp(&made(b)))
     };
     candidates.iter().filter(stated).copied().min_by(order)
 }
 
 /// A candidate that is asked.
-pub(super) fn asked(one: &Candidate<'_>, now: Timestamp) -> Value {
+pub(super) fn asked(one: &LeaderCandidate<'_>, now: Timestamp) -> Value {
     let mut object = one.object.clone();
     *tree::field(&mut object, &["spec", "pingTime"]) = written(now);
     object
@@ -264,12 +264,12 @@ mod tests {
 
     fn stepped(rows: &[Row], lease: Option<&Value>) -> String {
         let objects = objects(rows);
-        let all: Vec<Candidate<'_>> = objects.iter().map(Candidate::read).collect();
-        let here: Vec<&Candidate<'_>> = all.iter().filter(|one| !one.is_gone(now())).collect();
+        let all: Vec<LeaderCandidate<'_>> = objects.iter().map(LeaderCandidate::read).collect();
+        let here: Vec<&LeaderCandidate<'_>> = all.iter().filter(|one| !one.is_gone(now())).collect();
         match step(&here, lease, now()) {
-            Ok(Step::Wait) => "wait".to_owned(),
-            Ok(Step::Ask(asked)) => format!("ask {asked:?}"),
-            Ok(Step::Elect { holder, .. }) => holder.unwrap_or("nobody").to_owned(),
+            Ok(LeaseAction::Wait) => "wait".to_owned(),
+            Ok(LeaseAction::Ask(asked)) => format!("ask {asked:?}"),
+            Ok(LeaseAction::Elect { holder, .. }) => holder.unwrap_or("nobody").to_owned(),
             Err(why) => why,
         }
     }
@@ -326,8 +326,8 @@ mod tests {
         let mut all = objects(&[("a", "1.20.0", "1.20.0", 0, None), ("b", "1.20.0", "1.21.0", 0, None)]);
         all[1]["spec"]["strategy"] = json!("a.b/c");
         let chosen = |all: &[Value]| {
-            let all: Vec<Candidate<'_>> = all.iter().map(Candidate::read).collect();
-            let all: Vec<&Candidate<'_>> = all.iter().collect();
+            let all: Vec<LeaderCandidate<'_>> = all.iter().map(LeaderCandidate::read).collect();
+            let all: Vec<&LeaderCandidate<'_>> = all.iter().collect();
             strategy(&all).map(str::to_owned)
         };
         assert_eq!(chosen(&all).as_deref(), Ok("a.b/c"));

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::borrowing::Bounds;
-use super::queues::Mode;
+use super::queues::QueueMode;
 use super::schema::Spec;
 use crate::bootstrap;
 use crate::machinery::tree;
@@ -22,7 +22,7 @@ const WIDEST_PART: f64 = 0.15;
 pub(super) struct LevelSpec {
     pub(super) name: String,
     pub(super) uid: String,
-    pub(super) mode: Mode,
+    pub(super) mode: QueueMode,
     pub(super) shares: u32,
     pub(super) lendable: u32,
     pub(super) borrowing: Option<u32>,
@@ -41,11 +41,11 @@ impl LevelSpec {
         let number = |pointer: &str| tree::int(object, pointer).and_then(|n| u32::try_from(n).ok());
         let queuing = "/spec/limited/limitResponse/queuing";
         let mode = match (exempt, tree::text(object, "/spec/limited/limitResponse/type"), tree::has(object, queuing)) {
-            (true, ..) => Mode::Exempt,
-            (false, "Reject", false) => Mode::Reject,
+            (true, ..) => QueueMode::Exempt,
+            (false, "Reject", false) => QueueMode::Reject,
             (false, "Queue", true) => {
                 let queues = number(&format!("{queuing}/queues")).unwrap_or(64).max(1);
-                Mode::Queue {
+                QueueMode::Queue {
                     queues,
                     hand: number(&format!("{queuing}/handSize")).unwrap_or(8).clamp(1, queues),
                     length: number(&format!("{queuing}/queueLengthLimit")).unwrap_or(50) as usize,
@@ -71,7 +71,7 @@ impl LevelSpec {
 
     /// Most seats the estimate of one request may come to; 0 is no bound.
     pub(super) fn widest(&self, nominal: u32) -> u32 {
-        let Mode::Queue { hand, .. } = self.mode else { return 0 };
+        let QueueMode::Queue { hand, .. } = self.mode else { return 0 };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a u32, rounded up")]
         let part = (f64::from(nominal) * WIDEST_PART).ceil() as u32;
         part.min(nominal / hand.max(1)).max(1)

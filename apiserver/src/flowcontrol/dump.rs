@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::level::LevelView;
-use super::queues::{Mode, QueueSums};
+use super::queues::{QueueMode, QueueSums};
 use super::work::Work;
 use super::{Clock, FlowControl, RequestFlow};
 
@@ -106,7 +106,7 @@ fn of_level(s: &LevelView<'_>) -> Vec<String> {
 }
 
 fn of_queues(s: &LevelView<'_>) -> Vec<Vec<String>> {
-    let Mode::Queue { queues, .. } = s.mode else { return Vec::new() };
+    let QueueMode::Queue { queues, .. } = s.mode else { return Vec::new() };
     let last = s.busy.last().map_or(queues, |(at, _)| queues.max(at + 1));
     let mut busy = s.busy.iter().peekable();
     (0..last)
@@ -138,7 +138,7 @@ fn of_requests(s: &LevelView<'_>, details: bool) -> Vec<Vec<String>> {
         };
         let tail = shared::flags::format_duration(work.tail);
         // Where there are no queues to choose from, nobody asks for it.
-        let chosen = matches!(s.mode, Mode::Queue { queues, .. } if queues > 1);
+        let chosen = matches!(s.mode, QueueMode::Queue { queues, .. } if queues > 1);
         let distinguisher = if chosen { about.distinguisher.as_str() } else { "" };
         let mut cells = row(&[
             &level,

@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 use super::borrowing::{self, Bounds, Claim, DemandStats};
 use super::config::{Config, LevelSpec};
 use super::meters::{self, Metrics};
-use super::queues::{Counts, Grant, Mode, QueueSet, QueueSums, Start};
+use super::queues::{Counts, Grant, QueueMode, QueueSet, QueueSums, Start};
 use super::retry::Refusals;
 use super::timing::Timing;
 use super::work::Work;
-use super::{Clock, RequestFlow, Schema, State};
+use super::{ActiveSchema, Clock, RequestFlow, State};
 
 const REQUEST_UTILIZATION: [f64; 10] = [0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1.0];
 const SEAT_UTILIZATION: [f64; 13] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
@@ -39,7 +39,7 @@ struct Utilization {
     demand: Timing,
 }
 
-struct Inner {
+struct LevelState {
     spec: LevelSpec,
     quiescing: bool,
     bounds: Bounds,
@@ -52,13 +52,13 @@ struct Inner {
 }
 
 /// Priority level with its seats and queues.
-pub(super) struct Level {
+pub(super) struct PriorityLevel {
     name: String,
     clock: Arc<Clock>,
-    inner: Mutex<Inner>,
+    inner: Mutex<LevelState>,
 }
 
-impl Inner {
+impl LevelState {
     fn admit(&mut self, about: &Arc<RequestFlow>, grant: Grant) -> QueuedGrant {
         self.tickets += 1;
         self.running.insert(self.tickets, (about.clone(), grant));
@@ -81,7 +81,7 @@ impl Inner {
         let (waiting, executing) = (waiting as f64, executing as f64);
         let room = match self.spec.mode {
             #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
-            Mode::Queue { queues, length, .. } => f64::from(queues) * length as f64,
+            QueueMode::Queue { queues, length, .. } => f64::from(queues) * length as f64,
             _ => 1.0,
         };
         let wanted: u32 = self.queues.waiting_seats();
@@ -92,7 +92,7 @@ impl Inner {
     }
 }
 
-impl Level {
+impl PriorityLevel {
     fn new(clock: &Arc<Clock>, spec: LevelSpec, bounds: Bounds) -> Self {
         let now = clock.now();
         let usage = Utilization {
@@ -101,7 +101,7 @@ impl Level {
             seats: Timing::new(&SEAT_UTILIZATION, now),
             demand: Timing::new(&DEMAND, now),
         };
-        let inner = Inner {
+        let inner = LevelState {
             quiescing: false,
             bounds,
             demand: DemandStats::default(),
@@ -116,7 +116,7 @@ impl Level {
     }
 
     /// Does something with the queues, tells those who may go, and says when somebody should look again.
-    fn with<R>(&self, act: impl FnOnce(&mut Inner, Duration) -> (R, Vec<(Waiter, Grant)>)) -> R {
+    fn with<R>(&self, act: impl FnOnce(&mut LevelState, Duration) -> (R, Vec<(Waiter, Grant)>)) -> R {
         let mut inner = self.inner.lock();
         let now = self.clock.now();
         let due = inner.queues.due();
@@ -282,16 +282,16 @@ impl Level {
     }
 }
 
-impl Inner {
+impl LevelState {
     fn claim(&self) -> Claim {
-        Claim { bounds: self.bounds, demand: self.demand, exempt: self.spec.mode == Mode::Exempt }
+        Claim { bounds: self.bounds, demand: self.demand, exempt: self.spec.mode == QueueMode::Exempt }
     }
 }
 
 /// A level as those see it who look.
 pub(super) struct LevelView<'a> {
     pub(super) name: &'a str,
-    pub(super) mode: Mode,
+    pub(super) mode: QueueMode,
     pub(super) quiescing: bool,
     pub(super) waiting: usize,
     pub(super) executing: usize,
@@ -303,7 +303,12 @@ pub(super) struct LevelView<'a> {
 }
 
 /// The levels and schemas of a new configuration. Levels that are not wanted any more stay until nobody is in them.
-pub(super) fn rebuild(clock: &Arc<Clock>, total: u32, old: &BTreeMap<String, Arc<Level>>, config: Config) -> State {
+pub(super) fn rebuild(
+    clock: &Arc<Clock>,
+    total: u32,
+    old: &BTreeMap<String, Arc<PriorityLevel>>,
+    config: Config,
+) -> State {
     let mut specs: Vec<(LevelSpec, bool)> = config.levels.into_iter().map(|l| (l, false)).collect();
     for (name, level) in old {
         if !specs.iter().any(|(s, _)| s.name == *name) && !level.is_idle() {
@@ -325,7 +330,7 @@ pub(super) fn rebuild(clock: &Arc<Clock>, total: u32, old: &BTreeMap<String, Arc
                 });
                 level.clone()
             }
-            None => Arc::new(Level::new(clock, spec.clone(), bounds)),
+            None => Arc::new(PriorityLevel::new(clock, spec.clone(), bounds)),
         };
         levels.insert(spec.name, level);
     }
@@ -336,13 +341,13 @@ pub(super) fn rebuild(clock: &Arc<Clock>, total: u32, old: &BTreeMap<String, Arc
             (inner.spec.uid.clone(), inner.spec.widest(inner.bounds.nominal))
         };
         let meters = Metrics::new(&spec.level, &spec.name);
-        Some(Arc::new(Schema { spec, level, level_uid, widest, meters }))
+        Some(Arc::new(ActiveSchema { spec, level, level_uid, widest, meters }))
     });
     State { schemas: schemas.collect(), levels }
 }
 
 /// Sets the limits of all levels by what they wanted since the last time.
-pub(super) fn rebalance(clock: &Clock, levels: &BTreeMap<String, Arc<Level>>) {
+pub(super) fn rebalance(clock: &Clock, levels: &BTreeMap<String, Arc<PriorityLevel>>) {
     let now = clock.now();
     let (mut claims, mut current) = (Vec::new(), Vec::new());
     for level in levels.values() {

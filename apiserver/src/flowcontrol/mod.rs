@@ -30,7 +30,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::api::{Reader, RequestInfo};
 use crate::machinery::query::Query;
 use config::{CATCH_ALL, Config};
-use level::{Level, QueuedGrant, Ticket};
+use level::{PriorityLevel, QueuedGrant, Ticket};
 use meters::Metrics;
 use queues::{Grant, RejectReason, Start};
 use schema::{RequestDigest, Spec};
@@ -55,9 +55,9 @@ impl Clock {
 }
 
 /// A schema at work.
-struct Schema {
+struct ActiveSchema {
     spec: Spec,
-    level: Arc<Level>,
+    level: Arc<PriorityLevel>,
     level_uid: String,
     widest: u32,
     meters: Arc<Metrics>,
@@ -66,8 +66,8 @@ struct Schema {
 /// Current configuration.
 #[derive(Default)]
 struct State {
-    levels: BTreeMap<String, Arc<Level>>,
-    schemas: Vec<Arc<Schema>>,
+    levels: BTreeMap<String, Arc<PriorityLevel>>,
+    schemas: Vec<Arc<ActiveSchema>>,
 }
 
 /// Flow schema and priority level of a request, sent in headers.
@@ -90,7 +90,7 @@ pub struct Rejected {
 
 /// A request's description, for those who look at what waits and runs.
 struct RequestFlow {
-    schema: Arc<Schema>,
+    schema: Arc<ActiveSchema>,
     distinguisher: String,
     arrived: jiff::Timestamp,
     user: String,
@@ -238,7 +238,7 @@ impl FlowControl {
         (asked.map_or(self.timeout, |t| t.min(self.timeout)) / 4).min(LONGEST_WAIT)
     }
 
-    fn classify(&self, digest: &RequestDigest<'_>) -> Arc<Schema> {
+    fn classify(&self, digest: &RequestDigest<'_>) -> Arc<ActiveSchema> {
         let state = self.state.read();
         let found = state.schemas.iter().find(|s| s.spec.covers(digest));
         // The last one is the catch-all, made up when there is none.
@@ -246,7 +246,7 @@ impl FlowControl {
         found.or_else(fallback).expect("the mandatory schemas are always there").clone()
     }
 
-    fn refuse(&self, schema: &Schema, classified: Classified) -> Rejected {
+    fn refuse(&self, schema: &ActiveSchema, classified: Classified) -> Rejected {
         let retry_after = schema.level.refuse(jiff::Timestamp::now().as_second());
         Rejected { classified, retry_after }
     }
@@ -287,7 +287,7 @@ impl FlowControl {
     }
 }
 
-impl Schema {
+impl ActiveSchema {
     fn classified(&self) -> Classified {
         Classified { schema_uid: self.spec.uid.clone(), level_uid: self.level_uid.clone() }
     }

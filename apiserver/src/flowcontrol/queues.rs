@@ -22,7 +22,7 @@ const SPARE: u32 = 10;
 
 /// Treatment of requests that find no seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum QueueMode {
     /// There is always a seat.
     Exempt,
     /// The request is rejected.
@@ -65,7 +65,7 @@ pub(super) enum Start {
 }
 
 /// A request that waits.
-pub(super) struct Waiting<T> {
+pub(super) struct QueuedRequest<T> {
     ticket: u64,
     arrived: f64,
     pub(super) work: Work,
@@ -73,7 +73,7 @@ pub(super) struct Waiting<T> {
 }
 
 struct Queue<T> {
-    waiting: VecDeque<Waiting<T>>,
+    waiting: VecDeque<QueuedRequest<T>>,
     executing: u32,
     seats: u32,
     /// Virtual time at which its next request begins.
@@ -127,7 +127,7 @@ pub(super) struct Counts {
 
 /// Fair queues of one priority level.
 pub(super) struct QueueSet<T> {
-    mode: Mode,
+    mode: QueueMode,
     limit: u32,
     queues: BTreeMap<u32, Queue<T>>,
     /// Seats still taken by what came after requests that ended: until when, of which queue, how many.
@@ -152,7 +152,7 @@ pub(super) struct QueueSet<T> {
 }
 
 impl<T> QueueSet<T> {
-    pub(super) fn new(mode: Mode, limit: u32) -> Self {
+    pub(super) fn new(mode: QueueMode, limit: u32) -> Self {
         Self {
             mode,
             limit,
@@ -175,7 +175,7 @@ impl<T> QueueSet<T> {
     }
 
     /// Changes what is configured. Who waits stays where he is. Those to be told come out.
-    pub(super) fn configure(&mut self, now: Duration, mode: Mode, limit: u32) -> Vec<(T, Grant)> {
+    pub(super) fn configure(&mut self, now: Duration, mode: QueueMode, limit: u32) -> Vec<(T, Grant)> {
         self.sync(now);
         self.mode = mode;
         self.limit = limit;
@@ -192,12 +192,12 @@ impl<T> QueueSet<T> {
     ) -> (Start, Vec<(T, Grant)>) {
         let mut told = self.tick(now);
         let (count, hand, length) = match self.mode {
-            Mode::Queue { queues, hand, length } => (queues, hand, length),
-            Mode::Reject if !self.accommodates(work.widest()) => {
+            QueueMode::Queue { queues, hand, length } => (queues, hand, length),
+            QueueMode::Reject if !self.accommodates(work.widest()) => {
                 self.counts.refused += 1;
                 return (Start::Refused(RejectReason::Full), told);
             }
-            Mode::Reject | Mode::Exempt => return (Start::Granted(self.run(now, None, work, false)), told),
+            QueueMode::Reject | QueueMode::Exempt => return (Start::Granted(self.run(now, None, work, false)), told),
         };
         let at = self.choose(&dealer::deal(hash(), count, hand));
         let room = self.queues.get(&at).map_or(0, |q| q.waiting.len()) < length;
@@ -215,7 +215,7 @@ impl<T> QueueSet<T> {
         self.tickets += 1;
         let ticket = self.tickets;
         let queue = self.queue(at);
-        queue.waiting.push_back(Waiting { ticket, arrived, work, token: token() });
+        queue.waiting.push_back(QueuedRequest { ticket, arrived, work, token: token() });
         let length = queue.waiting.len();
         self.waiting += 1;
         self.waiting_seats += work.widest();
@@ -341,7 +341,7 @@ impl<T> QueueSet<T> {
     }
 
     /// Waiting requests, by queue and index in it.
-    pub(super) fn line(&self) -> impl Iterator<Item = (u32, usize, &Waiting<T>)> {
+    pub(super) fn line(&self) -> impl Iterator<Item = (u32, usize, &QueuedRequest<T>)> {
         self.queues.iter().flat_map(|(at, q)| q.waiting.iter().enumerate().map(|(i, w)| (*at, i, w)))
     }
 
@@ -382,7 +382,7 @@ impl<T> QueueSet<T> {
 
     /// Seats that wide requests leave alone, where narrow ones would wait.
     fn spared(&self) -> u32 {
-        if matches!(self.mode, Mode::Queue { .. }) { self.limit / SPARE } else { 0 }
+        if matches!(self.mode, QueueMode::Queue { .. }) { self.limit / SPARE } else { 0 }
     }
 
     fn run(&mut self, now: Duration, queue: Option<u32>, work: Work, spare: bool) -> Grant {

@@ -37,7 +37,7 @@ struct PathRule {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Rule {
+struct SubjectsRule {
     subjects: Vec<Subject>,
     resources: Vec<ResourceRule>,
     paths: Vec<PathRule>,
@@ -59,7 +59,7 @@ pub(super) struct Spec {
     pub(super) level: String,
     pub(super) precedence: i64,
     distinguisher: Distinguisher,
-    rules: Vec<Rule>,
+    rules: Vec<SubjectsRule>,
 }
 
 fn has(list: &[String], value: &str) -> bool {
@@ -127,7 +127,7 @@ impl PathRule {
     }
 }
 
-impl Rule {
+impl SubjectsRule {
     fn read(v: &Value) -> Self {
         Self {
             subjects: tree::list(v, "/subjects").iter().filter_map(Subject::read).collect(),
@@ -164,7 +164,7 @@ impl Spec {
                 "ByNamespace" => Distinguisher::Namespace,
                 _ => Distinguisher::Nothing,
             },
-            rules: tree::list(object, "/spec/rules").iter().map(Rule::read).collect(),
+            rules: tree::list(object, "/spec/rules").iter().map(SubjectsRule::read).collect(),
         }
     }
 

@@ -91,7 +91,7 @@ impl Format {
 
 /// Form of the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ObjectForm {
     /// Plain objects.
     Object,
     /// Rows of columns, in the given version of `meta.k8s.io`.
@@ -108,7 +108,7 @@ pub struct Accepted {
     /// Encoding.
     pub format: Format,
     /// Form.
-    pub shape: Shape,
+    pub shape: ObjectForm,
     /// Indented JSON.
     pub pretty: bool,
 }
@@ -148,7 +148,7 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
     let accepted = |format, shape| Accepted { format, shape, pretty: false };
     let header = header.unwrap_or("").trim();
     if header.is_empty() {
-        return Ok(accepted(Format::Json, Shape::Object));
+        return Ok(accepted(Format::Json, ObjectForm::Object));
     }
     for clause in clauses(header) {
         let format = match (clause.media, media.format(clause.media)) {
@@ -177,16 +177,16 @@ fn choose(media: Media, header: Option<&str>, watch: bool, forms: bool) -> Resul
         };
         let shape = match r#as {
             _ if !known => continue,
-            "" if plain => Shape::Object,
-            "Table" if group == "meta.k8s.io" && !version.is_empty() => Shape::Table(version),
-            "PartialObjectMetadata" if group == "meta.k8s.io" && !version.is_empty() => Shape::Metadata(version),
+            "" if plain => ObjectForm::Object,
+            "Table" if group == "meta.k8s.io" && !version.is_empty() => ObjectForm::Table(version),
+            "PartialObjectMetadata" if group == "meta.k8s.io" && !version.is_empty() => ObjectForm::Metadata(version),
             "PartialObjectMetadataList" if group == "meta.k8s.io" && !version.is_empty() => {
-                Shape::MetadataList(version)
+                ObjectForm::MetadataList(version)
             }
             _ => continue,
         };
-        let unoffered = !forms && shape != Shape::Object;
-        if unoffered || matches!(shape, Shape::Table(_)) && format == Format::Protobuf {
+        let unoffered = !forms && shape != ObjectForm::Object;
+        if unoffered || matches!(shape, ObjectForm::Table(_)) && format == Format::Protobuf {
             // Table has no protobuf form.
             continue;
         }
@@ -288,46 +288,46 @@ mod tests {
     fn accept_headers() {
         let ok = |format, shape| Ok(Accepted { format, shape, pretty: false });
         for (header, want) in [
-            ("", ok(Format::Json, Shape::Object)),
-            ("*/*", ok(Format::Json, Shape::Object)),
-            ("application/vnd.kubernetes.protobuf,application/json", ok(Format::Protobuf, Shape::Object)),
+            ("", ok(Format::Json, ObjectForm::Object)),
+            ("*/*", ok(Format::Json, ObjectForm::Object)),
+            ("application/vnd.kubernetes.protobuf,application/json", ok(Format::Protobuf, ObjectForm::Object)),
             (
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
-                ok(Format::Json, Shape::Table("v1")),
+                ok(Format::Json, ObjectForm::Table("v1")),
             ),
             ("application/json;as=Table;v=v9;g=meta.k8s.io", Err(NotAcceptable::Shape)),
             ("application/json;g=meta.k8s.io;v=v1", Err(NotAcceptable::Shape)),
             ("application/json;v=v1", Err(NotAcceptable::Shape)),
-            ("application/json;v=v1, application/yaml", ok(Format::Yaml, Shape::Object)),
-            ("application/json;stream=watch;sv=v1", ok(Format::Json, Shape::Object)),
+            ("application/json;v=v1, application/yaml", ok(Format::Yaml, ObjectForm::Object)),
+            ("application/json;stream=watch;sv=v1", ok(Format::Json, ObjectForm::Object)),
             ("application/json;stream=other", Err(NotAcceptable::Shape)),
             ("application/yaml;stream=watch", Err(NotAcceptable::Shape)),
             ("application/json;sv=v2", Err(NotAcceptable::Shape)),
-            ("application/json;other=1", ok(Format::Json, Shape::Object)),
+            ("application/json;other=1", ok(Format::Json, ObjectForm::Object)),
             (
                 "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json",
-                ok(Format::Json, Shape::Object),
+                ok(Format::Json, ObjectForm::Object),
             ),
             (
                 "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
-                ok(Format::Protobuf, Shape::MetadataList("v1")),
+                ok(Format::Protobuf, ObjectForm::MetadataList("v1")),
             ),
             ("text/html", Err(NotAcceptable::Shape)),
-            ("application/*", ok(Format::Json, Shape::Object)),
-            ("application/*;as=Table;v=v1;g=meta.k8s.io", ok(Format::Json, Shape::Table("v1"))),
-            ("application/json;as=;x=y=z", ok(Format::Json, Shape::Object)),
+            ("application/*", ok(Format::Json, ObjectForm::Object)),
+            ("application/*;as=Table;v=v1;g=meta.k8s.io", ok(Format::Json, ObjectForm::Table("v1"))),
+            ("application/json;as=;x=y=z", ok(Format::Json, ObjectForm::Object)),
             ("application/json;as=\"Table\";v=v1;g=meta.k8s.io", Err(NotAcceptable::Shape)),
-            ("application/json;q=x,application/yaml;q=0.1", ok(Format::Yaml, Shape::Object)),
+            ("application/json;q=x,application/yaml;q=0.1", ok(Format::Yaml, ObjectForm::Object)),
             ("application/cbor", Err(NotAcceptable::Shape)),
-            ("text/html, */*;q=0.1", ok(Format::Json, Shape::Object)),
-            ("application/json;q=0.2,application/yaml", ok(Format::Yaml, Shape::Object)),
+            ("text/html, */*;q=0.1", ok(Format::Json, ObjectForm::Object)),
+            ("application/json;q=0.2,application/yaml", ok(Format::Yaml, ObjectForm::Object)),
         ] {
             assert_eq!(parse(Media::default(), Some(header), false), want, "{header}");
         }
         for (header, want) in [
             ("application/yaml,application/json", Err(NotAcceptable::Stream)),
-            ("application/json,application/yaml", ok(Format::Json, Shape::Object)),
-            ("*/*", ok(Format::Json, Shape::Object)),
+            ("application/json,application/yaml", ok(Format::Json, ObjectForm::Object)),
+            ("*/*", ok(Format::Json, ObjectForm::Object)),
         ] {
             assert_eq!(parse(Media::default(), Some(header), true), want, "{header}");
         }
@@ -345,7 +345,7 @@ mod tests {
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
         assert_eq!(parse_plain(Media::default(), Some(table)), Err(NotAcceptable::Shape));
         let otherwise = format!("{table},application/yaml");
-        assert_eq!(parse_plain(Media::default(), Some(&otherwise)), ok(Format::Yaml, Shape::Object));
+        assert_eq!(parse_plain(Media::default(), Some(&otherwise)), ok(Format::Yaml, ObjectForm::Object));
         let aggregated = |format, pretty, alone| Some(AggregatedForm { format, pretty, alone });
         for (header, want) in [
             (
@@ -378,6 +378,6 @@ mod tests {
             Some("application/cbor;q=0.9,application/json;q=0.5"),
             true,
         );
-        assert_eq!(cbor, ok(Format::Cbor, Shape::Object));
+        assert_eq!(cbor, ok(Format::Cbor, ObjectForm::Object));
     }
 }

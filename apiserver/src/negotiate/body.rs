@@ -324,7 +324,7 @@ fn patched_text(schema: Option<&Message>, tree: &Value, patch: &Value, out: &mut
             (_, None) => json::encode_any(value, out),
             (field, Some(inner)) => {
                 let below = field.and_then(|f| match (&f.kind, f.card) {
-                    (schema::Kind::Message(m), schema::Card::Single) => Some(&**m),
+                    (schema::ValueKind::Message(m), schema::Card::Single) => Some(&**m),
                     _ => None,
                 });
                 patched_text(below, value, inner, out);

@@ -7,7 +7,7 @@ mod body;
 mod encode;
 
 pub use accept::{
-    Accepted, Format, Media, NotAcceptable, Shape, for_people, names_any, parse, parse_aggregated, parse_plain,
+    Accepted, Format, Media, NotAcceptable, ObjectForm, for_people, names_any, parse, parse_aggregated, parse_plain,
 };
 pub use body::{
     Decoded, Expected, RequestBody, decode, decode_custom, decode_patched, decode_tree, json_text, other_kind,
@@ -31,11 +31,11 @@ pub fn not_acceptable(media: Media, streams: bool, why: &NotAcceptable) -> Statu
 }
 
 /// The 406 for the metadata of a list where one object is answered, and the other way round.
-pub fn not_of_that_form(shape: Shape, row: &Resource, kind: &str) -> Option<Status> {
+pub fn not_of_that_form(shape: ObjectForm, row: &Resource, kind: &str) -> Option<Status> {
     let list = kind.ends_with("List");
     let (asked, what) = match shape {
-        Shape::Metadata(_) if list => ("PartialObjectMetadata", "a list"),
-        Shape::MetadataList(_) if !list => ("PartialObjectMetadataList", "not a list"),
+        ObjectForm::Metadata(_) if list => ("PartialObjectMetadata", "a list"),
+        ObjectForm::MetadataList(_) if !list => ("PartialObjectMetadataList", "not a list"),
         _ => return None,
     };
     if row.custom.is_some() && !list && kind != "Scale" {

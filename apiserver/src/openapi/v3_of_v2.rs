@@ -8,7 +8,7 @@ const SCHEMAS: &str = "#/components/schemas/";
 const METHODS: [&str; 7] = ["get", "put", "post", "delete", "options", "head", "patch"];
 
 /// A document of these paths and definitions, whose parameters refer to nothing else.
-pub fn document(paths: &Map<String, Value>, definitions: &Map<String, Value>) -> Value {
+pub(super) fn document(paths: &Map<String, Value>, definitions: &Map<String, Value>) -> Value {
     let paths: Map<String, Value> = paths.iter().map(|(path, item)| (path.clone(), path_item(item))).collect();
     let schemas: Map<String, Value> = definitions.iter().map(|(name, s)| (name.clone(), schema(s))).collect();
     json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": ""}, "paths": paths, "components": {"schemas": schemas}})

@@ -23,7 +23,7 @@ use shared::metrics;
 use shared::status::Status;
 
 use crate::aggregate::{Aggregator, Backend, Directory, PROXIED};
-use crate::api::{Context, Reader, RequestInfo};
+use crate::api::{Reader, RequestInfo, ServerContext};
 use crate::backoff::Backoff;
 use crate::machinery::{identity, tree};
 use crate::rows::Rows;
@@ -141,7 +141,11 @@ impl Peers {
     ///
     /// # Errors
     /// Flags that contradict one another, and certificates that cannot be used.
-    pub fn from_flags(cx: &Context, aggregator: &Arc<Aggregator>, store: Store) -> Result<Option<Arc<Self>>, String> {
+    pub fn from_flags(
+        cx: &ServerContext,
+        aggregator: &Arc<Aggregator>,
+        store: Store,
+    ) -> Result<Option<Arc<Self>>, String> {
         let own = (cx.advertise_address.to_string(), cx.secure_port);
         let Some(address) = advertised(&cx.flags, own)? else { return Ok(None) };
         Ok(Some(Arc::new(Self {

@@ -18,7 +18,7 @@ use pods::{RULES, Rule};
 use table::{GATES, Gate};
 
 /// Fields of one gate in one resource.
-struct Fields {
+struct GatedFields {
     plural: &'static str,
     group: &'static str,
     paths: Vec<Vec<String>>,
@@ -28,7 +28,7 @@ struct Fields {
     always: bool,
 }
 
-impl Fields {
+impl GatedFields {
     fn are_used(&self, old: &Value) -> bool {
         self.paths.iter().chain(&self.used_by).any(|path| has(old, path))
     }
@@ -37,7 +37,7 @@ impl Fields {
 /// The fields of the gates that are off.
 #[derive(Default)]
 pub struct FieldGates {
-    off: Vec<Fields>,
+    off: Vec<GatedFields>,
     /// Further rules for pod specs.
     rules: Vec<Rule>,
     /// `StrictIPCIDRValidation`
@@ -63,7 +63,7 @@ impl FieldGates {
             let parts = |path: &str| path.split('.').map(str::to_owned).collect();
             let paths = gate.fields.iter().map(|field| parts(&format!("{prefix}.{field}"))).collect();
             let used_by = gate.used_by.iter().map(|path| parts(path)).collect();
-            Fields { plural, group, paths, used_by, always: gate.always }
+            GatedFields { plural, group, paths, used_by, always: gate.always }
         };
         let off = GATES.iter().filter(|gate| !gates.enabled(gate.name));
         Self {

@@ -9,7 +9,7 @@ use proto::resources::Row;
 use super::{BindingEffects, binding, eviction, token};
 use crate::machinery::query::WriteOptions;
 use crate::verbs::engine::Engine;
-use crate::verbs::{Acting, Actions, Request};
+use crate::verbs::{Acting, Actions, VerbRequest};
 
 /// Actions of the core group.
 pub(crate) struct CoreActions {
@@ -21,7 +21,7 @@ impl Actions for CoreActions {
     fn subresource<'a>(
         &'a self,
         engine: &'a Arc<Engine>,
-        r: &'a Request,
+        r: &'a VerbRequest,
         row: &'a Row,
         subresource: &str,
     ) -> Option<Acting<'a>> {
@@ -36,7 +36,7 @@ impl Actions for CoreActions {
     fn create<'a>(
         &'a self,
         engine: &'a Arc<Engine>,
-        r: &'a Request,
+        r: &'a VerbRequest,
         row: &Row,
         object: &mut Value,
         options: &'a WriteOptions,

@@ -13,7 +13,7 @@ use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::storage::other_than_asked;
 use crate::verbs::engine::Engine;
-use crate::verbs::{Reply, Request, subresources, target, write};
+use crate::verbs::{Reply, VerbRequest, subresources, target, write};
 
 /// Checks the target. Upstream answers these with code 500 and no reason.
 fn check(binding: &Value) -> Result<(), Status> {
@@ -37,7 +37,7 @@ fn refuse(pod: &Value, why: &str) -> Status {
 
 /// Effects of a binding besides setting the node.
 #[derive(Clone, Copy, Debug)]
-pub struct BindingEffects {
+pub(crate) struct BindingEffects {
     /// A nomination has served its purpose and goes.
     pub clears_nomination: bool,
     /// The binding's labels become the pod's.
@@ -81,7 +81,7 @@ fn assign(pod: &mut Value, binding: &Value, key: &str, effects: BindingEffects) 
 /// POST of `binding` below a pod.
 pub(super) async fn bind(
     engine: &Arc<Engine>,
-    r: &Request,
+    r: &VerbRequest,
     row: &Row,
     effects: BindingEffects,
 ) -> Result<Reply, Status> {
@@ -94,7 +94,7 @@ pub(super) async fn bind(
 /// POST of a Binding, which names the pod itself.
 pub(super) async fn create(
     engine: &Arc<Engine>,
-    r: &Request,
+    r: &VerbRequest,
     object: Value,
     options: &WriteOptions,
     effects: BindingEffects,
@@ -106,7 +106,7 @@ pub(super) async fn create(
 
 async fn bind_to(
     engine: &Arc<Engine>,
-    r: &Request,
+    r: &VerbRequest,
     (row, name): (&Row, &str),
     mut object: Value,
     options: &WriteOptions,

@@ -21,7 +21,7 @@ const COMPONENT: &str = "kubernetes-service-cidr-controller";
 
 /// Action on the default ServiceCIDR.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum RangeAction {
     Nothing,
     Create,
     /// Add the second range.
@@ -32,14 +32,14 @@ enum Step {
     Tell(String, String),
 }
 
-fn step(there: Option<&Value>, ours: &[String]) -> Step {
-    let Some(there) = there else { return Step::Create };
+fn step(there: Option<&Value>, ours: &[String]) -> RangeAction {
+    let Some(there) = there else { return RangeAction::Create };
     let cidrs = tree::strings(there, "/spec/cidrs");
     if ours.len() == 2 && cidrs.len() == 1 && ours[0] == cidrs[0] {
-        return Step::Widen;
+        return RangeAction::Widen;
     }
     if !meta::text(there, "deletionTimestamp").is_empty() {
-        return Step::Nothing;
+        return RangeAction::Nothing;
     }
     if cidrs != ours {
         let message = format!(
@@ -47,16 +47,16 @@ fn step(there: Option<&Value>, ours: &[String]) -> Step {
             cidrs.join(" "),
             ours.join(" ")
         );
-        return Step::Tell("KubernetesDefaultServiceCIDRInconsistent".to_owned(), message);
+        return RangeAction::Tell("KubernetesDefaultServiceCIDRInconsistent".to_owned(), message);
     }
     let ready = tree::list(there, "/status/conditions").iter().find(|c| tree::text(c, "/type") == "Ready");
     match ready.map(|c| (c, tree::text(c, "/status"))) {
-        Some((_, "True")) => Step::Nothing,
+        Some((_, "True")) => RangeAction::Nothing,
         Some((condition, "False")) => {
             let message = format!("Configuration matches, but {}", tree::text(condition, "/message"));
-            Step::Tell(tree::text(condition, "/reason").to_owned(), message)
+            RangeAction::Tell(tree::text(condition, "/reason").to_owned(), message)
         }
-        _ => Step::Approve,
+        _ => RangeAction::Approve,
     }
 }
 
@@ -71,7 +71,7 @@ fn ready() -> Value {
 }
 
 /// Controller of the default ServiceCIDR.
-pub struct DefaultRange {
+pub(crate) struct DefaultRange {
     api: Api,
     ours: Vec<String>,
     teller: EventWriter,
@@ -81,7 +81,7 @@ pub struct DefaultRange {
 
 impl DefaultRange {
     /// Over these ranges.
-    pub fn new(api: Api, ours: Vec<String>) -> Self {
+    pub(crate) fn new(api: Api, ours: Vec<String>) -> Self {
         Self { teller: EventWriter::new(api.clone(), COMPONENT), api, ours, told: HashSet::new() }
     }
 
@@ -96,23 +96,23 @@ impl DefaultRange {
     ///
     /// # Errors
     /// It is not there, and could not be made.
-    pub async fn reconcile(&mut self) -> Result<(), Status> {
+    pub(crate) async fn reconcile(&mut self) -> Result<(), Status> {
         let (group, plural) = RESOURCE;
         let found = match self.api.get(group, plural, "", DEFAULT).await {
             Err(e) if !e.is_not_found() => return Err(e),
             found => found.ok(),
         };
         let (mut next, mut object) = (step(found.as_ref(), &self.ours), found.unwrap_or_default());
-        if next == Step::Create {
+        if next == RangeAction::Create {
             let new = json!({"metadata": {"name": DEFAULT}, "spec": {"cidrs": self.ours}});
             object = match self.api.create(&server_user(), group, plural, "", new).await {
                 Err(e) if e.is_already_exists() => return Ok(()),
                 made => made?,
             };
-            next = Step::Approve;
+            next = RangeAction::Approve;
         }
         match next {
-            Step::Widen => {
+            RangeAction::Widen => {
                 object["spec"]["cidrs"] = json!(self.ours);
                 if let Err(why) = self.api.update(&server_user(), group, plural, "", object.clone()).await {
                     let (one, all) = (self.ours[0].clone(), self.ours.join(" "));
@@ -123,21 +123,21 @@ impl DefaultRange {
                     self.write_event(&object, "KubernetesDefaultServiceCIDRError", message).await;
                 }
             }
-            Step::Approve => {
+            RangeAction::Approve => {
                 let applied = self.api.apply(&server_user(), (group, plural, "status"), COMPONENT, ready()).await;
                 if applied.is_err() {
                     let message = "The default ServiceCIDR Status can not be set to Ready=True".to_owned();
                     self.write_event(&object, "KubernetesDefaultServiceCIDRError", message).await;
                 }
             }
-            Step::Tell(reason, message) => self.write_event(&object, &reason, message).await,
-            Step::Create | Step::Nothing => {}
+            RangeAction::Tell(reason, message) => self.write_event(&object, &reason, message).await,
+            RangeAction::Create | RangeAction::Nothing => {}
         }
         Ok(())
     }
 
     /// Looks until dropped.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         loop {
             tokio::time::sleep(EVERY).await;
             if let Err(error) = self.reconcile().await {
@@ -193,10 +193,10 @@ mod tests {
         };
         let ours = ["10.0.0.0/24".to_owned()];
         for (there, want) in [
-            (object("True", None), Step::Nothing),
-            (object("Unknown", None), Step::Approve),
-            (object("Unknown", Some("2020-01-01T00:00:00Z")), Step::Nothing),
-            (object("False", None), Step::Tell("R".to_owned(), "Configuration matches, but m".to_owned())),
+            (object("True", None), RangeAction::Nothing),
+            (object("Unknown", None), RangeAction::Approve),
+            (object("Unknown", Some("2020-01-01T00:00:00Z")), RangeAction::Nothing),
+            (object("False", None), RangeAction::Tell("R".to_owned(), "Configuration matches, but m".to_owned())),
         ] {
             assert_eq!(step(Some(&there), &ours), want, "{there}");
         }

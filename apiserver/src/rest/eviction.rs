@@ -18,10 +18,10 @@ use crate::machinery::query::{OptionsKind, Query, WriteOptions};
 use crate::negotiate::RequestBody;
 use crate::storage::codec;
 use crate::verbs::delete::{self, options_object};
-use crate::verbs::engine::{DeleteOptions, Engine, Target};
+use crate::verbs::engine::{DeleteOptions, Engine, WriteTarget};
 use crate::verbs::preconditions::check_preconditions;
 use crate::verbs::select::Selection;
-use crate::verbs::{InProcess, Reply, Request, corrupt_objects, list, subresources, target, write};
+use crate::verbs::{InProcess, Reply, VerbRequest, corrupt_objects, list, subresources, target, write};
 
 /// Most pods a budget may have in flight.
 const MAX_DISRUPTED: usize = 2000;
@@ -124,7 +124,7 @@ async fn budgets_of(engine: &Arc<Engine>, row: &Row, namespace: &str, pod: &Valu
 }
 
 /// The eviction's options for the delete, with what the request says of dry runs.
-fn options_of(eviction: &Value, r: &Request, asked: &WriteOptions) -> Result<DeleteOptions, Status> {
+fn options_of(eviction: &Value, r: &VerbRequest, asked: &WriteOptions) -> Result<DeleteOptions, Status> {
     let Some(given) = eviction.get("deleteOptions").filter(|d| d.is_object()) else {
         return Ok(DeleteOptions { dry_run: asked.dry_run, ..DeleteOptions::default() });
     };
@@ -141,7 +141,7 @@ fn options_of(eviction: &Value, r: &Request, asked: &WriteOptions) -> Result<Del
 }
 
 /// The verb.
-pub(super) async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub(super) async fn evict(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let mut eviction = write::body_of_kind(r, ("policy", "v1", "Eviction"), &options)?.object;
     let (namespace, name) = (&r.info.namespace, &r.info.name);
@@ -180,7 +180,7 @@ pub(super) async fn evict(engine: &Arc<Engine>, r: &Request, row: &Row) -> Resul
 /// Deletes a pod that counts, if its budget lets it go.
 async fn ask_and_delete(
     engine: &Arc<Engine>,
-    r: &Request,
+    r: &VerbRequest,
     row: &Row,
     pod: &Value,
     mut options: DeleteOptions,
@@ -229,14 +229,14 @@ async fn ask(engine: &Arc<Engine>, row: &Row, budget: &Value, pod: &str, dry_run
 /// Says in the pod why it goes, and deletes it. To admission that is not a delete: it was asked about the eviction.
 async fn mark_and_delete(
     engine: &Arc<Engine>,
-    r: &Request,
+    r: &VerbRequest,
     row: &Row,
     pod: &Value,
     mut options: DeleteOptions,
 ) -> Result<(), Status> {
     let (namespace, name) = (&r.info.namespace, &r.info.name);
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
-    let mut t = Target::new(row, (namespace, name), &r.user, &write);
+    let mut t = WriteTarget::new(row, (namespace, name), &r.user, &write);
     (t.options_object, t.admitted) = (options_object(&options), true);
     if !options.dry_run && !conditions::is_evicted(pod) {
         let mut mark = |pod: &mut Value| {

@@ -25,7 +25,7 @@ use crate::verbs::{MANAGER, get, managers};
 
 /// Reasons for which an address was not allocated. The texts end up in the `spec.clusterIPs` error.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IpError {
+pub(crate) enum IpError {
     /// In no range.
     #[error("the provided network does not match the current range")]
     Range,
@@ -120,7 +120,12 @@ async fn ranges(backend: &AllocationStorage, now: bool) -> Result<Vec<Range>, Ip
 }
 
 /// Takes a given address.
-pub async fn allocate(backend: &AllocationStorage, ip: IpAddr, namespace: &str, name: &str) -> Result<(), IpError> {
+pub(crate) async fn allocate(
+    backend: &AllocationStorage,
+    ip: IpAddr,
+    namespace: &str,
+    name: &str,
+) -> Result<(), IpError> {
     for now in [false, true] {
         let since = Instant::now();
         let Some(range) = ranges(backend, now).await?.into_iter().find(|r| may_be_given(&r.net, ip)) else { continue };
@@ -132,7 +137,7 @@ pub async fn allocate(backend: &AllocationStorage, ip: IpAddr, namespace: &str, 
 }
 
 /// Takes any address of a family, from the first range that has one.
-pub async fn allocate_next(
+pub(crate) async fn allocate_next(
     backend: &AllocationStorage,
     of: &str,
     namespace: &str,
@@ -176,7 +181,7 @@ async fn free(backend: &AllocationStorage, net: &IpNet, namespace: &str, name: &
 }
 
 /// Checks an address in a dry run, without looking whether it is allocated.
-pub async fn would_allocate(backend: &AllocationStorage, ip: IpAddr) -> Result<(), IpError> {
+pub(crate) async fn would_allocate(backend: &AllocationStorage, ip: IpAddr) -> Result<(), IpError> {
     let all = ranges(backend, true).await?;
     let same = |r: &&Range| r.net.addr().is_ipv4() == ip.is_ipv4();
     match all.iter().filter(same).collect::<Vec<_>>().as_slice() {
@@ -187,14 +192,14 @@ pub async fn would_allocate(backend: &AllocationStorage, ip: IpAddr) -> Result<(
 }
 
 /// The address that a dry run shows of a family: that of the network, which no service ever has.
-pub async fn would_allocate_next(backend: &AllocationStorage, of: &str) -> Result<IpAddr, IpError> {
+pub(crate) async fn would_allocate_next(backend: &AllocationStorage, of: &str) -> Result<IpAddr, IpError> {
     let all = ranges(backend, true).await?;
     all.iter().find(|r| family(r.net.addr()) == of).map(|r| r.net.network()).ok_or(IpError::Full)
 }
 
 /// The addresses that are taken, as far as the cache has told.
 #[derive(Debug, Default)]
-pub struct AllocatedAddresses {
+pub(crate) struct AllocatedAddresses {
     sequence: u64,
     addresses: HashSet<IpAddr>,
 }
@@ -222,7 +227,7 @@ impl AllocatedAddresses {
 }
 
 /// Shows how many addresses of the ranges are taken, as far as the cache knows.
-pub fn publish(backend: &AllocationStorage, taken: &Mutex<AllocatedAddresses>) {
+pub(crate) fn publish(backend: &AllocationStorage, taken: &Mutex<AllocatedAddresses>) {
     let Some(cacher) =
         backend.rows.storage("networking.k8s.io", "ipaddresses").and_then(|row| backend.caches.running(&row))
     else {
@@ -240,12 +245,12 @@ pub fn publish(backend: &AllocationStorage, taken: &Mutex<AllocatedAddresses>) {
 }
 
 /// The first address of a range: that of the Service `kubernetes`.
-pub fn first(net: &IpNet) -> IpAddr {
+pub(crate) fn first(net: &IpNet) -> IpAddr {
     nth(net, 1)
 }
 
 /// Gives an address back, however it is spelled.
-pub async fn release(backend: &AllocationStorage, ip: &str) {
+pub(crate) async fn release(backend: &AllocationStorage, ip: &str) {
     let (Some(row), Some(address)) = (backend.rows.storage("networking.k8s.io", "ipaddresses"), address::ip(ip)) else {
         return;
     };

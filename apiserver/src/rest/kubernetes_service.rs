@@ -30,7 +30,7 @@ const NAMESPACE: &str = "default";
 
 /// `--endpoint-reconciler-type`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReconcilerType {
+pub(crate) enum ReconcilerType {
     /// The endpoints are somebody else's business.
     None,
     /// The addresses of servers that live.
@@ -44,7 +44,7 @@ impl ReconcilerType {
     ///
     /// # Errors
     /// A type that there is not, or no servers.
-    pub fn from_flags(flags: &FlagSet) -> Result<Self, String> {
+    pub(crate) fn from_flags(flags: &FlagSet) -> Result<Self, String> {
         let servers = flags.integer("apiserver-count");
         let Some(servers) = usize::try_from(servers).ok().filter(|n| *n > 0) else {
             return Err(format!("--apiserver-count should be a positive number, but value '{servers}' provided"));
@@ -62,7 +62,7 @@ impl ReconcilerType {
 ///
 /// # Errors
 /// A number that is no port, or not one for services.
-pub fn node_port(flags: &FlagSet, range: PortRange) -> Result<Option<u16>, String> {
+pub(crate) fn node_port(flags: &FlagSet, range: PortRange) -> Result<Option<u16>, String> {
     let number = flags.integer("kubernetes-service-node-port");
     let Ok(port) = u16::try_from(number) else {
         return Err(format!(
@@ -98,7 +98,7 @@ fn listed(endpoints: &Value) -> Vec<String> {
 }
 
 /// Keeps service and endpoints in shape.
-pub struct Reconciler {
+pub(crate) struct Reconciler {
     /// Ranges, and the keys of servers.
     pub services: Arc<Services>,
     /// The pipeline, for objects.
@@ -169,7 +169,7 @@ impl Reconciler {
     }
 
     /// Creates the service; of one that exists, sees to its type and ports.
-    pub async fn ensure_service(&self) -> Result<(), Status> {
+    pub(crate) async fn ensure_service(&self) -> Result<(), Status> {
         self.ensure("", "services", self.service(), |_| true).await?;
         let mut there = self.api.get("", "services", NAMESPACE, NAME).await?;
         let (kind, ports) = self.shape();
@@ -251,7 +251,7 @@ impl Reconciler {
     }
 
     /// One round: that we are there, then the endpoints.
-    pub async fn round(&self) -> Result<(), Status> {
+    pub(crate) async fn round(&self) -> Result<(), Status> {
         let addresses = match self.way {
             ReconcilerType::Lease => {
                 self.renew().await?;
@@ -281,7 +281,7 @@ impl Reconciler {
     }
 
     /// Renews until dropped, and makes the service again when somebody deleted it.
-    pub async fn run(&self) {
+    pub(crate) async fn run(&self) {
         loop {
             if let Err(error) = self.ensure("", "services", self.service(), |_| true).await {
                 tracing::warn!(%error, "Failed to create the kubernetes service");
@@ -294,7 +294,7 @@ impl Reconciler {
     }
 
     /// Takes our address out, when the server goes down.
-    pub async fn remove_endpoint(&self) {
+    pub(crate) async fn remove_endpoint(&self) {
         if self.way == ReconcilerType::None {
             return;
         }

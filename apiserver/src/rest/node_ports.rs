@@ -19,7 +19,7 @@ const ROUNDS: usize = 32;
 
 /// Reasons for which a port was not allocated. The texts end up in the `nodePort` error.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PortError {
+pub(crate) enum PortError {
     /// Outside the range.
     #[error("provided port is not in the valid range. The range of valid ports is {0}")]
     Range(PortRange),
@@ -36,7 +36,7 @@ pub enum PortError {
 
 /// An inclusive range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortRange {
+pub(crate) struct PortRange {
     /// First port.
     pub first: u16,
     /// Last port.
@@ -45,7 +45,7 @@ pub struct PortRange {
 
 impl PortRange {
     /// Reads `30000-32767`, `30000+2767` or a single port.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (first, last) = match (text.split_once('-'), text.split_once('+')) {
             (Some((a, b)), _) => (a.trim().parse().ok()?, b.trim().parse().ok()?),
             (None, Some((a, n))) => {
@@ -217,7 +217,7 @@ pub(super) async fn is_taken(backend: &AllocationStorage, range: PortRange, port
 }
 
 /// Takes a given port.
-pub async fn allocate(backend: &AllocationStorage, range: PortRange, port: u16) -> Result<(), PortError> {
+pub(crate) async fn allocate(backend: &AllocationStorage, range: PortRange, port: u16) -> Result<(), PortError> {
     let taken = allocate_port(backend, range, port).await;
     allocator_meters::port(AllocationScope::Static, taken.is_ok());
     taken
@@ -231,7 +231,7 @@ async fn allocate_port(backend: &AllocationStorage, range: PortRange, port: u16)
 }
 
 /// Takes any port.
-pub async fn allocate_next(backend: &AllocationStorage, range: PortRange) -> Result<u16, PortError> {
+pub(crate) async fn allocate_next(backend: &AllocationStorage, range: PortRange) -> Result<u16, PortError> {
     let taken = change(backend, range, |taken| {
         let port = pick(taken, range).ok_or(PortError::Full)?;
         taken.insert(port);
@@ -243,7 +243,7 @@ pub async fn allocate_next(backend: &AllocationStorage, range: PortRange) -> Res
 }
 
 /// Gives ports back.
-pub async fn release(backend: &AllocationStorage, range: PortRange, ports: &[u16]) {
+pub(crate) async fn release(backend: &AllocationStorage, range: PortRange, ports: &[u16]) {
     if ports.is_empty() {
         return;
     }
@@ -258,7 +258,7 @@ pub async fn release(backend: &AllocationStorage, range: PortRange, ports: &[u16
 }
 
 /// The type of the row, so that callers can tell services apart.
-pub fn is_service(row: &Resource) -> bool {
+pub(crate) fn is_service(row: &Resource) -> bool {
     row.group.is_empty() && row.plural == "services"
 }
 

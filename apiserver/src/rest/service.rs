@@ -29,7 +29,7 @@ use crate::registry::core::service::{
     node_ports_of, ports_of, strings,
 };
 use crate::registry::core::service_update;
-use crate::verbs::engine::{Begin, DeleteOptions, Engine, Release, Reservation, Target, WriteHook};
+use crate::verbs::engine::{Begin, DeleteOptions, Engine, Release, Reservation, WriteHook, WriteTarget};
 
 /// Ranges services are allocated from.
 #[derive(Clone, Debug)]
@@ -364,7 +364,7 @@ async fn drop_endpoints(engine: &Engine, service: &Value) {
     let Some(row) = &engine.rows.storage("", "endpoints") else { return };
     let (user, options) = (identity::server_user(), WriteOptions::default());
     let (namespace, name) = (meta::text(service, "namespace"), meta::text(service, "name"));
-    let mut t = Target { admitted: true, ..Target::new(row, (namespace, name), &user, &options) };
+    let mut t = WriteTarget { admitted: true, ..WriteTarget::new(row, (namespace, name), &user, &options) };
     // A delete may end in this one.
     let deleted = Box::pin(engine.delete(&mut t, &DeleteOptions::default())).await;
     if let Err(why) = deleted.map(drop).or_else(|e| if e.is_not_found() { Ok(()) } else { Err(e) }) {

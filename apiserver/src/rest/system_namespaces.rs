@@ -9,10 +9,10 @@ use crate::api::Api;
 use crate::machinery::identity::server_user;
 
 /// Their names.
-pub const NAMES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
+pub(crate) const NAMES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
 /// Creates a namespace unless it exists.
-pub async fn ensure(api: &Api, name: &str) -> Result<(), Status> {
+pub(crate) async fn ensure(api: &Api, name: &str) -> Result<(), Status> {
     match api.get("", "namespaces", "", name).await {
         Ok(_) => return Ok(()),
         Err(e) if e.is_not_found() => {}
@@ -25,7 +25,7 @@ pub async fn ensure(api: &Api, name: &str) -> Result<(), Status> {
 }
 
 /// Keeps them there; `done` is called when all were seen for the first time.
-pub async fn run(api: Api, done: impl FnOnce() + Send) {
+pub(crate) async fn run(api: Api, done: impl FnOnce() + Send) {
     const EVERY: Duration = Duration::from_secs(60);
     let mut done = Some(done);
     loop {

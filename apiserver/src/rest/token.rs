@@ -11,10 +11,10 @@ use crate::admission::Operation;
 use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::verbs::engine::Engine;
-use crate::verbs::{Reply, Request, reply_object, target, write};
+use crate::verbs::{Reply, VerbRequest, reply_object, target, write};
 
 /// POST of `token` below a service account.
-pub(super) async fn request(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub(super) async fn request(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     let mut object = write::body_of_kind(r, ("authentication.k8s.io", "v1", "TokenRequest"), &options)?.object;
     write::check_namespace(&mut object, &r.info.namespace)?;

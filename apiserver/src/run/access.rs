@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::files;
 use crate::access::{Access, ConcurrencyLimiter, Limits, Parties, Reviews};
 use crate::admission;
-use crate::api::Context;
+use crate::api::ServerContext;
 use crate::authn::{
     BootstrapTokens, Cached, Jwt, StaticTokens, TokenAuthenticator, TokenFileError, TokenWebhook, Tokens, jwt,
 };
@@ -52,7 +52,7 @@ pub(super) enum Error {
     NoSeats(i64, i64),
 }
 
-fn account_config(cx: &Context) -> tokens::Config {
+fn account_config(cx: &ServerContext) -> tokens::Config {
     let flags = &cx.flags;
     let mut key_files = flags.list("service-account-key-file");
     let tls_key = flags.string("tls-private-key-file");
@@ -83,7 +83,7 @@ fn account_config(cx: &Context) -> tokens::Config {
 }
 
 fn authenticator(
-    cx: &Context,
+    cx: &ServerContext,
     tokens: &Tokens,
     anonymous: Option<Vec<String>>,
 ) -> Result<Arc<dyn Authenticator>, Error> {
@@ -122,7 +122,7 @@ fn authenticator(
 
 /// Takes over a CA file that has changed.
 fn follow_authority(
-    cx: &Context,
+    cx: &ServerContext,
     path: String,
     pem: Vec<u8>,
     replace: impl Fn(&[u8]) -> Result<(), AuthnError> + Send + Sync + 'static,
@@ -142,7 +142,7 @@ fn follow_authority(
 const REFRESH: Duration = Duration::from_secs(5);
 
 /// Reads the keys of service-account tokens again when one of their files changes.
-fn follow_keys(cx: &Context, accounts: &Arc<ServiceAccounts>) {
+fn follow_keys(cx: &ServerContext, accounts: &Arc<ServiceAccounts>) {
     for path in accounts.files().cloned().collect::<BTreeSet<_>>() {
         let content = std::fs::read(&path).unwrap_or_default();
         let (accounts, shown) = (accounts.clone(), path.clone());
@@ -183,7 +183,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The issuers of tokens, and the task that follows their configuration file.
 fn issuers(
-    cx: &Context,
+    cx: &ServerContext,
     configured: jwt::config::Configured,
     own: &[String],
 ) -> Result<Option<Arc<dyn TokenAuthenticator>>, Error> {
@@ -252,7 +252,7 @@ fn issuers(
 }
 
 /// The server that knows tokens, when there is one.
-async fn token_webhook(cx: &Context, audiences: &[String]) -> Result<Option<Arc<dyn TokenAuthenticator>>, Error> {
+async fn token_webhook(cx: &ServerContext, audiences: &[String]) -> Result<Option<Arc<dyn TokenAuthenticator>>, Error> {
     let path = cx.flags.string("authentication-token-webhook-config-file");
     if path.is_empty() {
         return Ok(None);
@@ -273,7 +273,7 @@ async fn token_webhook(cx: &Context, audiences: &[String]) -> Result<Option<Arc<
 }
 
 /// The authorisers, and the task that follows their configuration file.
-async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Authorization>, Error> {
+async fn authorization(cx: &ServerContext, configured: &[Configured]) -> Result<Arc<Authorization>, Error> {
     let parts = config::AuthorizerDeps {
         reader: cx.reader.clone(),
         node_rules: bootstrap::node_rules(&cx.flags.feature_gates()),
@@ -319,7 +319,7 @@ async fn authorization(cx: &Context, configured: &[Configured]) -> Result<Arc<Au
 }
 
 /// Flow control, or limits alone.
-fn gate(cx: &Context) -> Result<ConcurrencyLimiter, Error> {
+fn gate(cx: &ServerContext) -> Result<ConcurrencyLimiter, Error> {
     let (reading, changing) =
         (cx.flags.integer("max-requests-inflight"), cx.flags.integer("max-mutating-requests-inflight"));
     if !cx.flags.boolean("enable-priority-and-fairness") {
@@ -340,7 +340,7 @@ fn gate(cx: &Context) -> Result<ConcurrencyLimiter, Error> {
 }
 
 /// Reads the flags and the files they name.
-pub(super) async fn access(cx: &Context) -> Result<Arc<Access>, Error> {
+pub(super) async fn access(cx: &ServerContext) -> Result<Arc<Access>, Error> {
     let flags = &cx.flags;
     let configured = config::from_flags(flags)?;
     let authorization = authorization(cx, &configured).await?;
@@ -393,7 +393,7 @@ pub(super) async fn access(cx: &Context) -> Result<Arc<Access>, Error> {
 }
 
 /// The admission chain of the flags.
-pub(super) fn admission(access: &Access, cx: &Context) -> Result<admission::Chain, admission::Error> {
+pub(super) fn admission(access: &Access, cx: &ServerContext) -> Result<admission::Chain, admission::Error> {
     admission::Chain::from_flags(&admission::Deps {
         flags: &cx.flags,
         reader: cx.reader.clone(),

@@ -20,13 +20,13 @@ use shared::run::{Shutdown, TaskGroup};
 
 use self::settings::Settings;
 use crate::audit::Audit;
-use crate::bootstrap::{self, Progress};
+use crate::bootstrap::{self, HookProgress};
 use crate::connect::Connect;
 use crate::election;
 use crate::rest::kubernetes_service::Reconciler;
 use crate::rest::{Services, ip_allocator};
 use crate::serve::debug_socket;
-use crate::serve::health::{Health, Milestones, Results, StartGracePeriods};
+use crate::serve::health::{HealthChecks, Milestones, Results, StartGracePeriods};
 use crate::serve::{GracefulShutdown, Server, listen};
 use crate::storage::transform::Loaded;
 use crate::verbs::closing::{AT_ONCE, WatchTermination};
@@ -159,9 +159,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn health(process: &Process, engine: &Engine, bootstrap: Arc<Progress>, encryption: Option<Loaded>) -> Health {
+fn health(
+    process: &Process,
+    engine: &Engine,
+    bootstrap: Arc<HookProgress>,
+    encryption: Option<Loaded>,
+) -> HealthChecks {
     let flags = &process.flags;
-    Health {
+    HealthChecks {
         store: engine.store.clone(),
         milestones: process.milestones.clone(),
         bootstrap,

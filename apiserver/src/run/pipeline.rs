@@ -10,7 +10,7 @@ use super::Process;
 use super::settings::Objects;
 use crate::access::Access;
 use crate::admission::Caller;
-use crate::api::{Api, Context, Permits};
+use crate::api::{Api, Permits, ServerContext};
 use crate::cache::{CacheReader, CacheRegistry};
 use crate::egress::Egress;
 use crate::rest::{AllocationStorage, CoreActions, Services};
@@ -66,8 +66,13 @@ pub(super) fn engine(
 }
 
 /// Builds the context of all components.
-pub(super) fn context(process: &Process, engine: &Arc<Engine>, addresses: &Addresses, egress: &Egress) -> Context {
-    Context {
+pub(super) fn context(
+    process: &Process,
+    engine: &Arc<Engine>,
+    addresses: &Addresses,
+    egress: &Egress,
+) -> ServerContext {
+    ServerContext {
         flags: process.flags.clone(),
         reader: Arc::new(CacheReader::new(engine.caches.clone(), engine.rows.clone())),
         api: Api::new(Arc::new(InProcess(engine.clone())), engine.rows.clone()),
@@ -82,7 +87,7 @@ pub(super) fn context(process: &Process, engine: &Arc<Engine>, addresses: &Addre
 }
 
 /// Plugs in what was made over the engine's own context.
-pub(super) fn complete(engine: &Engine, access: &Arc<Access>, cx: &Context) -> anyhow::Result<()> {
+pub(super) fn complete(engine: &Engine, access: &Arc<Access>, cx: &ServerContext) -> anyhow::Result<()> {
     let caller = Caller::new(
         cx.reader.clone(),
         cx.tasks.clone(),

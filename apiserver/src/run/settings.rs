@@ -18,7 +18,7 @@ use crate::rows::Rows;
 use crate::serve::ResponsePolicy;
 use crate::serve::listen::Addresses;
 use crate::storage::{self, Caching};
-use crate::verbs::engine::Policy;
+use crate::verbs::engine::WritePolicy;
 
 /// Settings parsed from all flags.
 pub(super) struct Settings {
@@ -41,7 +41,7 @@ pub(super) struct Objects {
     pub(super) rows: Rows,
     pub(super) services: ServiceRanges,
     pub(super) binding: BindingEffects,
-    pub(super) policy: Policy,
+    pub(super) policy: WritePolicy,
     pub(super) gated: FieldGates,
     pub(super) versions: Option<Arc<StorageVersions>>,
     /// Seconds events live.
@@ -80,8 +80,8 @@ impl Settings {
     }
 }
 
-fn policy(flags: &FlagSet, shortest_watch: u64) -> anyhow::Result<Policy> {
-    Ok(Policy {
+fn policy(flags: &FlagSet, shortest_watch: u64) -> anyhow::Result<WritePolicy> {
+    Ok(WritePolicy {
         allow_privileged: flags.boolean("allow-privileged"),
         media: Media { cbor: flags.enabled("CBORServingAndStorage"), stores_json: storage::stores_json(flags)? },
         delete_workers: usize::try_from(flags.integer("delete-collection-workers")).unwrap_or(1).clamp(1, 64),

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::Process;
 use crate::access::Access;
 use crate::aggregate::Aggregator;
-use crate::api::{Api, Context};
+use crate::api::{Api, ServerContext};
 use crate::backoff::Backoff;
 use crate::cache::CacheRegistry;
 use crate::definitions::Controller;
@@ -41,7 +41,11 @@ pub(super) fn follow_flow_control(process: &Process, access: &Access, api: &Api)
 
 /// Custom resources and API services: groups that come and go. API services are registered for what is defined, and the
 /// caches count as filled when the definitions were seen.
-pub(super) fn follow_groups(process: &Process, cx: &Context, engine: &Arc<Engine>) -> anyhow::Result<Arc<Aggregator>> {
+pub(super) fn follow_groups(
+    process: &Process,
+    cx: &ServerContext,
+    engine: &Arc<Engine>,
+) -> anyhow::Result<Arc<Aggregator>> {
     let (defined, registrable) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     if let Some(controller) = Controller::new(engine.clone(), cx.api.clone()) {
         let (seen, registrar) = (defined.clone(), registrable.clone());
@@ -67,7 +71,7 @@ pub(super) fn follow_groups(process: &Process, cx: &Context, engine: &Arc<Engine
 /// Servers of other versions beside this one, where they are to answer for what only they serve.
 pub(super) fn follow_peers(
     process: &Process,
-    cx: &Context,
+    cx: &ServerContext,
     aggregator: &Arc<Aggregator>,
     store: &Store,
 ) -> anyhow::Result<Option<Arc<Peers>>> {
@@ -137,14 +141,14 @@ async fn make_service(api: &Api, range: &mut DefaultRange, reconciler: &Reconcil
 }
 
 /// Elects those who lead other components, where the gate for that is on and candidates are served.
-pub(super) fn hold_elections(cx: &Context) {
+pub(super) fn hold_elections(cx: &ServerContext) {
     if cx.flags.enabled(election::GATE) && cx.rows.storage("coordination.k8s.io", "leasecandidates").is_some() {
         cx.tasks.spawn("elections", election::run(cx.clone()));
     }
 }
 
 /// Brings what services have in line with what is noted as taken.
-pub(super) fn repair_services(process: &Process, cx: &Context, services: &Services) {
+pub(super) fn repair_services(process: &Process, cx: &ServerContext, services: &Services) {
     let reached = process.reaches(|m| &m.addresses);
     let addresses = repair::addresses::run(services.backend.clone(), cx.reader.clone(), cx.api.clone(), reached);
     process.until_shutdown("cluster-address-repair", addresses);

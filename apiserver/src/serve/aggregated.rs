@@ -31,12 +31,12 @@ pub struct Aggregated {
 struct CachedText {
     /// In the order of the text.
     rows: Vec<Row>,
-    text: Text,
+    text: GroupText,
 }
 
 /// The text of a group, and what tells it from others.
 #[derive(Clone)]
-struct Text {
+struct GroupText {
     bytes: Arc<[u8]>,
     digest: Arc<[u8]>,
 }
@@ -48,12 +48,12 @@ pub struct Document {
     tag: String,
 }
 
-fn text(group: &Value) -> Text {
+fn text(group: &Value) -> GroupText {
     let mut out = Vec::new();
     if let Some(schema) = schema::message("k8s.io.api.apidiscovery.v2.APIGroupDiscovery") {
         json::encode(schema, group, &mut out);
     }
-    Text { digest: Arc::from(&Sha512::digest(&out)[..]), bytes: out.into() }
+    GroupText { digest: Arc::from(&Sha512::digest(&out)[..]), bytes: out.into() }
 }
 
 fn tag(parts: &[&[u8]]) -> String {
@@ -62,7 +62,13 @@ fn tag(parts: &[&[u8]]) -> String {
 }
 
 /// The answer in the aggregated form, where the client takes that; the version before its only one is gone.
-pub fn answer(server: &Server, rows: &[Row], directory: &Directory, core: bool, shape: &Shape) -> Option<HttpResponse> {
+pub(super) fn answer(
+    server: &Server,
+    rows: &[Row],
+    directory: &Directory,
+    core: bool,
+    shape: &Shape,
+) -> Option<HttpResponse> {
     let form = negotiate::parse_aggregated(shape.accept.as_deref())?;
     let mut document = server.discovery.document(rows, directory, core);
     if server.discovery.is_news(&document, core) {
@@ -141,7 +147,7 @@ impl Aggregated {
         other
     }
 
-    fn text(&self, group: &Group<'_>, rows: &[Row]) -> Text {
+    fn text(&self, group: &Group<'_>, rows: &[Row]) -> GroupText {
         let resources = || group.versions.iter().flat_map(|version| &version.resources).copied();
         let mut kept = self.kept.lock();
         if let Some(known) = kept.get(group.name)

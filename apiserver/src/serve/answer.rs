@@ -19,7 +19,7 @@ use crate::verbs::{Body, COMPRESS_FROM, Reply};
 
 /// Parts of the request that shape the response.
 #[derive(Clone, Debug, Default)]
-pub struct Shape {
+pub(super) struct Shape {
     /// Media types the server speaks.
     pub media: Media,
     /// `Accept`.
@@ -68,7 +68,7 @@ fn start(n: u16, shape: &Shape) -> actix_web::HttpResponseBuilder {
 }
 
 /// Completes an answer: what it says itself holds. `false`: it leaves as it is.
-pub fn complete(response: &mut HttpResponse, shape: &Shape) -> bool {
+pub(super) fn complete(response: &mut HttpResponse, shape: &Shape) -> bool {
     if is_handed_over(response) {
         return false;
     }
@@ -81,7 +81,7 @@ pub fn complete(response: &mut HttpResponse, shape: &Shape) -> bool {
 }
 
 /// Completes the answer of another server: what it says of these matters comes after what we say.
-pub fn relayed(mut response: HttpResponse, shape: &Shape) -> HttpResponse {
+pub(super) fn relayed(mut response: HttpResponse, shape: &Shape) -> HttpResponse {
     if is_handed_over(&response) {
         return response;
     }
@@ -134,7 +134,7 @@ fn warning_headers(warnings: &[String]) -> Vec<String> {
 }
 
 /// Adds warnings to a response.
-pub fn warned(mut response: HttpResponse, warnings: &[String]) -> HttpResponse {
+pub(super) fn warned(mut response: HttpResponse, warnings: &[String]) -> HttpResponse {
     for text in warning_headers(warnings) {
         if let Ok(value) = HeaderValue::from_str(&text) {
             response.headers_mut().append(WARNING, value);
@@ -144,7 +144,7 @@ pub fn warned(mut response: HttpResponse, warnings: &[String]) -> HttpResponse {
 }
 
 /// The answer as it is sent: compressed when the client takes that and it is large.
-pub fn packed(mut r: Reply, shape: &Shape) -> Reply {
+pub(super) fn packed(mut r: Reply, shape: &Shape) -> Reply {
     if let Body::Full(bytes) = &r.body
         && shape.gzip
         && !r.packed
@@ -158,7 +158,7 @@ pub fn packed(mut r: Reply, shape: &Shape) -> Reply {
 }
 
 /// An answer.
-pub fn reply(r: Reply, shape: &Shape) -> HttpResponse {
+pub(super) fn reply(r: Reply, shape: &Shape) -> HttpResponse {
     let r = packed(r, shape);
     let mut b = start(r.code, shape);
     b.insert_header(("Content-Type", r.content_type));
@@ -188,7 +188,7 @@ fn negotiate_error(shape: &Shape) -> Option<Accepted> {
 
 /// Writes down an error, where it is said in a form that the client asked for. (Upstream knows the others by their code
 /// alone.)
-pub fn audit_error(trail: &mut Trail, status: &Status, shape: &Shape) {
+pub(super) fn audit_error(trail: &mut Trail, status: &Status, shape: &Shape) {
     match negotiate_error(shape) {
         Some(_) => trail.failed(status),
         None => trail.answered(status.code),
@@ -196,7 +196,7 @@ pub fn audit_error(trail: &mut Trail, status: &Status, shape: &Shape) {
 }
 
 /// An error.
-pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
+pub(super) fn failure(status: &Status, shape: &Shape) -> HttpResponse {
     // Who takes nothing that there is gets JSON for people.
     let (format, pretty) = negotiate_error(shape).map_or((Format::Json, true), |a| (a.format, a.pretty));
     let pretty = pretty || shape.pretty;
@@ -209,7 +209,7 @@ pub fn failure(status: &Status, shape: &Shape) -> HttpResponse {
 }
 
 /// An answer that took too long; upstream does not say of which kind it is.
-pub fn timed_out(status: &Status, shape: &Shape) -> HttpResponse {
+pub(super) fn timed_out(status: &Status, shape: &Shape) -> HttpResponse {
     let mut body = status.to_bare_json();
     body.push(b'\n');
     let mut response = start(status.code, shape);
@@ -217,7 +217,7 @@ pub fn timed_out(status: &Status, shape: &Shape) -> HttpResponse {
 }
 
 /// An answer to a request there is no room for: plain text, made without looking at what the client accepts.
-pub fn throttled(status: &Status, shape: &Shape) -> HttpResponse {
+pub(super) fn throttled(status: &Status, shape: &Shape) -> HttpResponse {
     let mut response = text(status.code, format!("{}\n", status.message), shape);
     let seconds = HeaderValue::from(status.retry_after().unwrap_or(1));
     response.headers_mut().insert(RETRY_AFTER, seconds);
@@ -225,7 +225,7 @@ pub fn throttled(status: &Status, shape: &Shape) -> HttpResponse {
 }
 
 /// Plain text.
-pub fn text(n: u16, body: impl Into<String>, shape: &Shape) -> HttpResponse {
+pub(super) fn text(n: u16, body: impl Into<String>, shape: &Shape) -> HttpResponse {
     let mut b = start(n, shape);
     b.insert_header(("Content-Type", "text/plain; charset=utf-8"));
     b.insert_header(("X-Content-Type-Options", "nosniff"));
@@ -233,30 +233,30 @@ pub fn text(n: u16, body: impl Into<String>, shape: &Shape) -> HttpResponse {
 }
 
 /// Plain text of a page that says nothing of how to read it: its type is what Go finds it to be.
-pub fn page_text(body: impl Into<String>, shape: &Shape) -> HttpResponse {
+pub(super) fn page_text(body: impl Into<String>, shape: &Shape) -> HttpResponse {
     start(200, shape).insert_header(("Content-Type", "text/plain; charset=utf-8")).body(body.into())
 }
 
 /// Builds an empty response with a status code.
-pub fn empty(n: u16, shape: &Shape) -> HttpResponse {
+pub(super) fn empty(n: u16, shape: &Shape) -> HttpResponse {
     start(n, shape).finish()
 }
 
 /// The connection takes nothing more after this answer. Of HTTP/1.1 and HTTP/2 each looks at another sign.
-pub fn closing_connection(mut response: HttpResponse) -> HttpResponse {
+pub(super) fn closing_connection(mut response: HttpResponse) -> HttpResponse {
     response.head_mut().set_connection_type(ConnectionType::Close);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
 /// The answer to what is no request at all: it is not looked at any further.
-pub fn unread() -> HttpResponse {
+pub(super) fn unread() -> HttpResponse {
     let mut b = HttpResponse::BadRequest();
     closing_connection(b.insert_header(("Content-Type", "text/plain; charset=utf-8")).body("400 Bad Request"))
 }
 
 /// The router's answer to a path nobody owns.
-pub fn not_found(shape: &Shape) -> HttpResponse {
+pub(super) fn not_found(shape: &Shape) -> HttpResponse {
     text(404, "404 page not found\n", shape)
 }
 

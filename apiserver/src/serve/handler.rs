@@ -27,14 +27,14 @@ use crate::audit::{Origin, RequestRecorder, Trail};
 use crate::connect::{self, Connect};
 use crate::machinery::query::{Query, is_escaped, unescaped};
 use crate::negotiate;
-use crate::verbs::{self, Body, Request};
+use crate::verbs::{self, Body, VerbRequest};
 
 /// Path at which the log's verbosity is changed.
 const VERBOSITY: &str = "/debug/flags/v";
 
 /// Certificates of a connection's client.
 #[derive(Clone, Default)]
-pub struct Peer(pub Arc<Vec<CertificateDer<'static>>>);
+pub(super) struct Peer(pub Arc<Vec<CertificateDer<'static>>>);
 
 /// The handler of all paths.
 pub(super) async fn handle(req: HttpRequest, payload: web::Payload, server: web::Data<Server>) -> HttpResponse {
@@ -452,9 +452,9 @@ impl AuthorizedRequest<'_> {
     }
 
     /// Builds the request as the verbs take it.
-    fn request(&self, user: UserInfo, messages: bool, recorder: &RequestRecorder) -> Request {
+    fn request(&self, user: UserInfo, messages: bool, recorder: &RequestRecorder) -> VerbRequest {
         let RequestContext { req, info, query, .. } = *self.cx;
-        Request {
+        VerbRequest {
             info: info.clone(),
             method: req.method().as_str().to_owned(),
             query: query.clone(),

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use shared::flags::FlagSet;
-use shared::serve::{Answer, Probe, Report, Tally, slis};
+use shared::serve::{HealthResponse, Probe, Report, Tally, slis};
 
-use crate::bootstrap::{Progress, StorageVersions, storage_versions};
+use crate::bootstrap::{HookProgress, StorageVersions, storage_versions};
 use crate::election;
 use crate::machinery::query::Query;
 use crate::storage::Store;
@@ -79,13 +79,13 @@ const HOOKS: [&str; 30] = [
 const STORAGE_READINESS: &str = "poststarthook/storage-readiness";
 
 /// The checks.
-pub struct Health {
+pub struct HealthChecks {
     /// etcd.
     pub store: Store,
     /// Steps done so far.
     pub milestones: Arc<Milestones>,
     /// Objects made at start.
-    pub bootstrap: Arc<Progress>,
+    pub bootstrap: Arc<HookProgress>,
     /// Storage versions this server has yet to publish, with the feature gate.
     pub versions: Option<Arc<StorageVersions>>,
     /// Results of the checks.
@@ -154,7 +154,7 @@ fn check_done(flag: &AtomicBool) -> Result<(), String> {
     if flag.load(Ordering::Acquire) { Ok(()) } else { Err("not finished".to_owned()) }
 }
 
-impl Health {
+impl HealthChecks {
     /// The paths of all checks.
     pub fn paths(&self) -> Vec<String> {
         Probe::ALL.iter().flat_map(|p| self.names(*p).into_iter().map(|n| format!("/{}/{n}", p.word()))).collect()
@@ -233,11 +233,11 @@ impl Health {
     }
 
     /// An answer; `None` for a check that does not exist.
-    pub async fn answer(&self, probe: Probe, only: Option<&str>, query: &Query) -> Option<Answer> {
+    pub async fn answer(&self, probe: Probe, only: Option<&str>, query: &Query) -> Option<HealthResponse> {
         let names = self.names(probe);
         if let Some(only) = only {
             let name = names.iter().find(|n| *n == only)?;
-            return Some(Answer::of_one(self.check(name, probe).await));
+            return Some(HealthResponse::of_one(self.check(name, probe).await));
         }
         let mut report = Report::new(query.all("exclude"));
         for name in &names {

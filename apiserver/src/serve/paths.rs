@@ -4,7 +4,7 @@ use actix_web::HttpResponse;
 use proto::Value;
 use proto::discovery;
 use proto::resources::Row;
-use shared::serve::{Answer, Probe};
+use shared::serve::{HealthResponse, Probe};
 use shared::status::Status;
 
 use super::aggregated;
@@ -153,12 +153,12 @@ async fn for_any_method(
     let (first, rest) = path.strip_prefix('/')?.split_once('/').map_or((&path[1..], None), |(a, b)| (a, Some(b)));
     if let Some(probe) = Probe::ALL.into_iter().find(|probe| probe.word() == first) {
         return Some(match server.health.answer(probe, rest, query).await {
-            Some(Answer { code: 200, body }) if rest.is_some() => answer::page_text(body, shape),
-            Some(Answer { code, body }) => answer::text(code, body, shape),
+            Some(HealthResponse { code: 200, body }) if rest.is_some() => answer::page_text(body, shape),
+            Some(HealthResponse { code, body }) => answer::text(code, body, shape),
             None => answer::not_found(shape),
         });
     }
-    let wanted = shared::serve::Wanted { accept: shape.accept.as_deref(), pretty: shape.pretty };
+    let wanted = shared::serve::PageForm { accept: shape.accept.as_deref(), pretty: shape.pretty };
     match (first, rest) {
         ("flagz", None) => {
             server.response_policy.flagz.as_ref().map(|flags| z_page(shared::serve::flagz(flags, wanted), shape))

@@ -11,7 +11,7 @@ use shared::traces::Tracer;
 use super::aggregated::Aggregated;
 use super::constants;
 use super::graceful_shutdown::GracefulShutdown;
-use super::health::Health;
+use super::health::HealthChecks;
 use super::meters::Metrics;
 use super::response_policy::ResponsePolicy;
 use crate::access::{Access, is_long_running};
@@ -44,7 +44,7 @@ pub struct Server {
     /// Logs, exec, port-forward, proxies.
     pub connect: Connect,
     /// Health checks.
-    pub health: Health,
+    pub health: HealthChecks,
     /// Policies for every response.
     pub response_policy: ResponsePolicy,
     /// `host:port` that discovery names.
@@ -67,7 +67,7 @@ impl Server {
         audit: Option<Arc<Audit>>,
         aggregator: Arc<Aggregator>,
         connect: Connect,
-        health: Health,
+        health: HealthChecks,
         response_policy: ResponsePolicy,
         graceful_shutdown: Arc<GracefulShutdown>,
         address: String,

@@ -10,7 +10,7 @@ use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use shared::authn::UserInfo;
-use shared::traces::{self, About, HTTP, Kind, OWN, Span, Tracer};
+use shared::traces::{self, About, HTTP, OWN, Span, SpanKind, Tracer};
 
 use super::meters;
 use crate::access::FILTERS;
@@ -70,7 +70,7 @@ impl RequestSpan {
         let Some(mut span) = tracer.begin(HTTP, name(request.method().as_str(), info), remote, trusted) else { return };
         if span.is_written() {
             describe(&mut span, request, audit_id);
-            drop(span.child(FILTERS, "authentication", Kind::Internal).map(|span| span.since(since)));
+            drop(span.child(FILTERS, "authentication", SpanKind::Internal).map(|span| span.since(since)));
         }
         drop(self.0.set(span));
     }
@@ -184,7 +184,7 @@ impl<'a> VerbTrace<'a> {
 
     /// An answer of so many bytes, if that is known, is being sent in a media type by `send`.
     pub(super) fn serialize<T>(&self, media_type: Option<&str>, size: Option<usize>, send: impl FnOnce() -> T) -> T {
-        let span = self.span.as_ref().and_then(|span| span.child(OWN, "SerializeObject", Kind::Internal));
+        let span = self.span.as_ref().and_then(|span| span.child(OWN, "SerializeObject", SpanKind::Internal));
         let Some(span) = span else { return send() };
         span.step_of("About to start writing response", "size", size.unwrap_or_default());
         let sent = send();

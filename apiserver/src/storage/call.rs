@@ -3,14 +3,14 @@
 use tonic::Code;
 
 use super::errors::{Error, classify};
-use super::grpc::{self, Call};
+use super::grpc::{self, EtcdCall};
 
 /// Deadline of one call.
 const CALL_DEADLINE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A call, in time and counted.
 pub(super) async fn timed<T>(
-    what: Call,
+    what: EtcdCall,
     call: impl Future<Output = Result<T, etcd_client::Error>>,
 ) -> Result<T, Error> {
     what.begin();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 
 use super::call::timed;
-use super::grpc::Call;
+use super::grpc::EtcdCall;
 use super::{Error, Store};
 
 const KEY: &str = "compact_rev_key";
@@ -37,7 +37,7 @@ async fn step(store: &Store, round: CompactionRound) -> Result<CompactionRound, 
         .when([Compare::version(KEY, CompareOp::Equal, round.version)])
         .and_then([TxnOp::put(KEY, round.revision.to_string(), None)])
         .or_else([TxnOp::get(KEY, None)]);
-    let r = timed(Call::Txn, store.etcd().kv.clone().txn(txn)).await?;
+    let r = timed(EtcdCall::Txn, store.etcd().kv.clone().txn(txn)).await?;
     let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
     if !r.succeeded() {
         let moved = r.op_responses().into_iter().find_map(|op| match op {
@@ -52,7 +52,7 @@ async fn step(store: &Store, round: CompactionRound) -> Result<CompactionRound, 
     }
     let next = CompactionRound { version: round.version + 1, revision };
     if round.revision != 0 {
-        match timed(Call::Compact, store.etcd().kv.clone().compact(round.revision, None)).await {
+        match timed(EtcdCall::Compact, store.etcd().kv.clone().compact(round.revision, None)).await {
             Ok(_) | Err(Error::Compacted) => store.note_compacted(round.revision),
             Err(e) => return Err(e),
         }

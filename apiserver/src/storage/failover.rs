@@ -79,14 +79,14 @@ impl CallKind {
     }
 
     /// Reports whether the call is sent to another member after a failure.
-    fn repeats_after(self, failure: &Failure) -> bool {
+    fn repeats_after(self, failure: &CallFailure) -> bool {
         match (self, failure) {
-            (_, Failure::NotSent(_)) => true,
+            (_, CallFailure::NotSent(_)) => true,
             (Self::Stream, _) => false,
-            (_, Failure::Refused(status, _)) if NOT_BEGUN.contains(&status.message()) => true,
-            (Self::Repeatable | Self::Guarded, Failure::Lost | Failure::Broken(_)) => true,
-            (Self::Guarded, Failure::Refused(status, _)) if status.message() == NO_QUORUM => false,
-            (Self::Repeatable | Self::Guarded, Failure::Refused(status, _)) => status.code() == Code::Unavailable,
+            (_, CallFailure::Refused(status, _)) if NOT_BEGUN.contains(&status.message()) => true,
+            (Self::Repeatable | Self::Guarded, CallFailure::Lost | CallFailure::Broken(_)) => true,
+            (Self::Guarded, CallFailure::Refused(status, _)) if status.message() == NO_QUORUM => false,
+            (Self::Repeatable | Self::Guarded, CallFailure::Refused(status, _)) => status.code() == Code::Unavailable,
             (Self::Write, _) => false,
         }
     }
@@ -102,7 +102,7 @@ impl CallKind {
 }
 
 /// Failure of a call to a member.
-enum Failure {
+enum CallFailure {
     /// The connection could not be made.
     NotSent(BoxError),
     /// The connection broke after the request was sent.
@@ -113,7 +113,7 @@ enum Failure {
     Refused(Box<Status>, Box<Response>),
 }
 
-impl Failure {
+impl CallFailure {
     /// Result for the caller when no other member is tried.
     fn into_answer(self) -> Result<Response, BoxError> {
         match self {
@@ -176,7 +176,7 @@ impl Failover {
             let at = self.members.pick_but(asked);
             (at, self.send_to(at, kind, rebuild(call)))
         };
-        let note = |failure: &Failure| {
+        let note = |failure: &CallFailure| {
             if let (Some(sending), Some(why)) = (sending, failure.uncertain()) {
                 sending.note_uncertain(|| why);
             }
@@ -197,7 +197,7 @@ impl Failover {
                     self.pause_after(attempt).await;
                 }
                 Err(_) if self.channels.len() == 1 => continue,
-                Err(_) => note(&Failure::Lost),
+                Err(_) => note(&CallFailure::Lost),
                 Ok(None) => {}
             }
             let (at, next) = ask(Some(last));
@@ -215,7 +215,7 @@ impl Failover {
     }
 
     /// Sends a request to one member and reads the whole answer: a connection that breaks in the middle counts, too.
-    async fn send_to(&self, at: usize, kind: CallKind, request: Request) -> Result<Response, Failure> {
+    async fn send_to(&self, at: usize, kind: CallKind, request: Request) -> Result<Response, CallFailure> {
         let lost = async {
             match kind {
                 CallKind::Repeatable | CallKind::Guarded => self.members.lost(at).await,
@@ -225,9 +225,9 @@ impl Failover {
         };
         let answered = tokio::select! {
             answered = exchange(self.channels[at].clone(), request) => answered,
-            () = lost => Err(Failure::Lost),
+            () = lost => Err(CallFailure::Lost),
         };
-        if let Err(Failure::NotSent(why) | Failure::Broken(why)) = &answered {
+        if let Err(CallFailure::NotSent(why) | CallFailure::Broken(why)) = &answered {
             self.members.mark_lost(at, &innermost(why));
         }
         answered
@@ -275,29 +275,29 @@ fn rebuild((parts, body): &Call) -> Request {
 }
 
 /// Sends a request and reads its whole answer.
-async fn exchange(channel: Channel, request: Request) -> Result<Response, Failure> {
+async fn exchange(channel: Channel, request: Request) -> Result<Response, CallFailure> {
     let answer = channel.oneshot(request).await.map_err(|error| classify(error.into()))?;
     let (parts, body) = answer.into_parts();
-    let body = body.collect().await.map_err(|status| Failure::Broken(status.into()))?;
+    let body = body.collect().await.map_err(|status| CallFailure::Broken(status.into()))?;
     let status = Status::from_header_map(&parts.headers).or_else(|| Status::from_header_map(body.trailers()?));
     let answer = http::Response::from_parts(parts, Body::new(body));
     match status.filter(|status| status.code() != Code::Ok) {
-        Some(status) => Err(Failure::Refused(Box::new(status), Box::new(answer))),
+        Some(status) => Err(CallFailure::Refused(Box::new(status), Box::new(answer))),
         None => Ok(answer),
     }
 }
 
 /// Tells requests that never left from those whose fate is unknown.
-fn classify(error: BoxError) -> Failure {
+fn classify(error: BoxError) -> CallFailure {
     let mut cause = Some(&*error as &(dyn std::error::Error + 'static));
     while let Some(at) = cause {
         let canceled = at.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled);
         if canceled || at.is::<tonic::ConnectError>() {
-            return Failure::NotSent(error);
+            return CallFailure::NotSent(error);
         }
         cause = at.source();
     }
-    Failure::Broken(error)
+    CallFailure::Broken(error)
 }
 
 /// The text of the error at the bottom of a chain: those above it say no more than "transport error".
@@ -335,12 +335,12 @@ mod tests {
     #[test]
     fn only_calls_that_no_member_has_begun_are_written_again() {
         let refused = |code, message: &str| {
-            Failure::Refused(Box::new(Status::new(code, message)), Box::new(Response::new(Body::empty())))
+            CallFailure::Refused(Box::new(Status::new(code, message)), Box::new(Response::new(Body::empty())))
         };
-        let table: [(Failure, [bool; 4]); 9] = [
-            (Failure::NotSent("refused".into()), [true; 4]),
-            (Failure::Broken("reset".into()), [true, true, false, false]),
-            (Failure::Lost, [true, true, false, false]),
+        let table: [(CallFailure, [bool; 4]); 9] = [
+            (CallFailure::NotSent("refused".into()), [true; 4]),
+            (CallFailure::Broken("reset".into()), [true, true, false, false]),
+            (CallFailure::Lost, [true, true, false, false]),
             (refused(Code::Unavailable, "etcdserver: no leader"), [true, true, true, false]),
             (refused(Code::Unknown, "raft proposal dropped"), [true, true, true, false]),
             (refused(Code::Unavailable, "etcdserver: leader changed"), [true, true, false, false]),
@@ -360,12 +360,12 @@ mod tests {
     #[test]
     fn only_calls_that_a_member_may_have_begun_are_uncertain() {
         let refused = |code, message: &str| {
-            Failure::Refused(Box::new(Status::new(code, message)), Box::new(Response::new(Body::empty())))
+            CallFailure::Refused(Box::new(Status::new(code, message)), Box::new(Response::new(Body::empty())))
         };
         let table = [
-            (Failure::NotSent("refused".into()), None),
-            (Failure::Broken("reset".into()), Some("error reading from server: EOF")),
-            (Failure::Lost, Some("keepalive ping failed to receive ACK within timeout")),
+            (CallFailure::NotSent("refused".into()), None),
+            (CallFailure::Broken("reset".into()), Some("error reading from server: EOF")),
+            (CallFailure::Lost, Some("keepalive ping failed to receive ACK within timeout")),
             (refused(Code::Unavailable, "etcdserver: no leader"), None),
             (refused(Code::Unavailable, "etcdserver: leader changed"), Some("etcdserver: leader changed")),
             (refused(Code::InvalidArgument, "etcdserver: key is not provided"), None),

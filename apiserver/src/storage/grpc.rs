@@ -9,7 +9,7 @@ use tonic::Code;
 
 /// RPC of etcd.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
+pub(super) enum EtcdCall {
     Range,
     Txn,
     Compact,
@@ -29,7 +29,7 @@ const CALLS: [[&str; 3]; 6] = [
 ];
 
 /// A call's counters.
-struct Counts {
+struct CallCounters {
     started: Counter,
     sent: Counter,
     received: Counter,
@@ -37,16 +37,16 @@ struct Counts {
     fine: OnceLock<Counter>,
 }
 
-impl Call {
-    fn counts(self) -> &'static Counts {
-        static ALL: [OnceLock<Counts>; CALLS.len()] = [const { OnceLock::new() }; CALLS.len()];
+impl EtcdCall {
+    fn counts(self) -> &'static CallCounters {
+        static ALL: [OnceLock<CallCounters>; CALLS.len()] = [const { OnceLock::new() }; CALLS.len()];
         ALL[self as usize].get_or_init(|| {
             let [service, method, kind] = CALLS[self as usize];
             let of = |name: &str, help: &str| {
                 let labels = ["grpc_method", "grpc_service", "grpc_type"];
                 metrics::counter(name, help, &labels).with_label_values(&[method, service, kind])
             };
-            Counts {
+            CallCounters {
                 started: of("grpc_client_started_total", "Calls of gRPC that were begun."),
                 sent: of("grpc_client_msg_sent_total", "Messages of gRPC that were sent."),
                 received: of("grpc_client_msg_received_total", "Messages of gRPC that were received."),
@@ -112,7 +112,7 @@ impl Watch {
     pub async fn message(&mut self) -> Result<Option<WatchResponse>, etcd_client::Error> {
         let next = self.stream.message().await;
         match &next {
-            Ok(Some(_)) => Call::Watch.counts().received.inc(),
+            Ok(Some(_)) => EtcdCall::Watch.counts().received.inc(),
             Ok(None) => self.ended = Code::Ok,
             Err(error) => self.ended = code(error),
         }
@@ -122,7 +122,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        Call::Watch.handled(self.ended);
+        EtcdCall::Watch.handled(self.ended);
     }
 }
 
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn calls_are_counted_under_upstreams_names() {
         for code in [Code::Ok, Code::Ok, Code::Cancelled, Code::DeadlineExceeded] {
-            Call::Compact.begin();
-            Call::Compact.end(code);
+            EtcdCall::Compact.begin();
+            EtcdCall::Compact.end(code);
         }
         let text = metrics::gather();
         let of = "grpc_method=\"Compact\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"";

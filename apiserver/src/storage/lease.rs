@@ -12,13 +12,13 @@ use tokio::sync::Mutex;
 
 use super::Error;
 use super::call::timed;
-use super::grpc::Call;
+use super::grpc::EtcdCall;
 use super::meters::LEASED;
 
 /// Most keys on one lease.
 const MAX_KEYS: usize = 1000;
 
-struct Current {
+struct CurrentLease {
     id: i64,
     ttl: i64,
     until: Instant,
@@ -26,14 +26,14 @@ struct Current {
 }
 
 /// Hands out leases.
-pub(super) struct Pool {
+pub(super) struct LeasePool {
     client: LeaseClient,
     /// Seconds a lease is handed out for.
     reuse: i64,
-    current: Mutex<Option<Current>>,
+    current: Mutex<Option<CurrentLease>>,
 }
 
-impl Pool {
+impl LeasePool {
     pub(super) fn new(client: LeaseClient, reuse: i64) -> Self {
         Self { client, reuse, current: Mutex::new(None) }
     }
@@ -42,7 +42,7 @@ impl Pool {
     pub(super) async fn lease(&self, ttl: i64) -> Result<i64, Error> {
         let reuse = reuse_seconds(ttl, self.reuse);
         if reuse == 0 {
-            return Ok(timed(Call::LeaseGrant, self.client.clone().grant(ttl, None)).await?.id());
+            return Ok(timed(EtcdCall::LeaseGrant, self.client.clone().grant(ttl, None)).await?.id());
         }
         let mut current = self.current.lock().await;
         if let Some(c) = current.as_mut()
@@ -53,13 +53,13 @@ impl Pool {
             c.keys += 1;
             return Ok(c.id);
         }
-        let id = timed(Call::LeaseGrant, self.client.clone().grant(ttl + reuse, None)).await?.id();
+        let id = timed(EtcdCall::LeaseGrant, self.client.clone().grant(ttl + reuse, None)).await?.id();
         if let Some(full) = current.take() {
             #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
             LEASED.observe(full.keys as f64);
         }
         let until = Instant::now() + Duration::from_secs(reuse.unsigned_abs());
-        *current = Some(Current { id, ttl, until, keys: 1 });
+        *current = Some(CurrentLease { id, ttl, until, keys: 1 });
         Ok(id)
     }
 }

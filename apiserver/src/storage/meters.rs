@@ -10,7 +10,7 @@ use shared::metrics;
 
 /// A call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Operation {
+pub(super) enum StorageOperation {
     Get,
     List,
     Create,
@@ -95,7 +95,7 @@ impl Metrics {
     }
 
     /// A call about a key below the cluster's prefix, begun at `since`, has ended.
-    pub(super) fn observe(&self, tail: &str, operation: Operation, since: Instant, failed: bool) {
+    pub(super) fn observe(&self, tail: &str, operation: StorageOperation, since: Instant, failed: bool) {
         let of = self.of(tail);
         let at = operation as usize;
         let measured = of.each[at].get_or_init(|| OperationMetrics::new(WORDS[at], &of.group, &of.resource));

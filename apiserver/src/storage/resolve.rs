@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::call::timed;
 use super::errors::Error;
-use super::grpc::Call;
+use super::grpc::EtcdCall;
 
 /// Versions of a key that are read to find a write among those that followed it.
 const VERSIONS: usize = 64;
@@ -145,7 +145,7 @@ pub(super) async fn find(kv: &mut KvClient, write: &GuardedWrite<'_>, newest: Op
 /// The version of a key as of a revision, 0 for the newest.
 pub(super) async fn version(kv: &mut KvClient, key: &str, revision: i64) -> Result<Option<KeyValue>, Error> {
     let options = GetOptions::new().with_revision(revision);
-    let mut answer = timed(Call::Range, kv.get(key, Some(options))).await?;
+    let mut answer = timed(EtcdCall::Range, kv.get(key, Some(options))).await?;
     Ok(answer.take_kvs().pop())
 }
 

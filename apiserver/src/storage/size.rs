@@ -6,7 +6,7 @@ use shared::metrics;
 
 use super::Store;
 use super::call::timed;
-use super::grpc::Call;
+use super::grpc::EtcdCall;
 
 /// Asks every `interval`, until dropped.
 pub async fn poll_size(store: Store, interval: Duration) {
@@ -19,7 +19,7 @@ pub async fn poll_size(store: Store, interval: Duration) {
     let mut tick = tokio::time::interval(interval);
     loop {
         tick.tick().await;
-        match timed(Call::Status, store.etcd().maintenance.clone().status()).await {
+        match timed(EtcdCall::Status, store.etcd().maintenance.clone().status()).await {
             #[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
             Ok(status) => size.with_label_values(&[&cluster]).set(status.db_size() as f64),
             Err(error) => tracing::debug!(%error, "Failed to get the database size of etcd"),

@@ -1,11 +1,11 @@
 //! Calls to etcd in traces, under upstream's names.
 
 use proto::resources::Resource;
-use shared::traces::{self, Kind, OWN, SLOW, Span};
+use shared::traces::{self, OWN, SLOW, Span, SpanKind};
 
 use super::Store;
-use super::grpc::Call;
-use super::meters::Operation;
+use super::grpc::EtcdCall;
+use super::meters::StorageOperation;
 
 /// Go packages whose name differs from their group.
 const PACKAGES: &[(&str, &str)] = &[("", "core"), ("internal", "apiserverinternal")];
@@ -37,7 +37,7 @@ impl Store {
         (row, key): (&Resource, &str),
         work: impl Future<Output = T> + Unpin,
     ) -> T {
-        let Some(span) = traces::child(OWN, name, Kind::Internal) else { return work.await };
+        let Some(span) = traces::child(OWN, name, SpanKind::Internal) else { return work.await };
         let outcome = traces::within(Some(&span), work).await;
         span.end(SLOW, |about| {
             let of =
@@ -54,7 +54,9 @@ impl Store {
         (limit, revision): (i64, i64),
         work: impl Future<Output = T> + Unpin,
     ) -> T {
-        let Some(span) = traces::child(OWN, "List(recursive=true) etcd3", Kind::Internal) else { return work.await };
+        let Some(span) = traces::child(OWN, "List(recursive=true) etcd3", SpanKind::Internal) else {
+            return work.await;
+        };
         let outcome = traces::within(Some(&span), work).await;
         span.end(SLOW, |about| {
             about.text("key", self.tail(prefix));
@@ -67,12 +69,12 @@ impl Store {
 
 /// The transaction that a write ends with.
 pub(super) async fn writing<T, E>(
-    operation: Operation,
+    operation: StorageOperation,
     call: impl Future<Output = Result<T, E>> + Unpin,
 ) -> Result<T, E> {
     let (before, after): (Option<&str>, &[&str]) = match operation {
-        Operation::Create => (None, &["Txn call succeeded"]),
-        Operation::Update => (Some("Transaction prepared"), &["Txn call completed", "Transaction committed"]),
+        StorageOperation::Create => (None, &["Txn call succeeded"]),
+        StorageOperation::Update => (Some("Transaction prepared"), &["Txn call completed", "Transaction committed"]),
         _ => return call.await,
     };
     before.into_iter().for_each(traces::step);
@@ -83,10 +85,10 @@ pub(super) async fn writing<T, E>(
 }
 
 /// The span of a call.
-pub(super) fn asking(call: Call) -> Option<Span> {
+pub(super) fn asking(call: EtcdCall) -> Option<Span> {
     match call {
-        Call::Range => traces::call("/etcdserverpb.KV/Range"),
-        Call::Txn => traces::call("/etcdserverpb.KV/Txn"),
+        EtcdCall::Range => traces::call("/etcdserverpb.KV/Range"),
+        EtcdCall::Txn => traces::call("/etcdserverpb.KV/Txn"),
         _ => None,
     }
 }

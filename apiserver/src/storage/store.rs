@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 use super::call::timed;
 use super::connect::{self, Options};
 use super::errors::Error;
-use super::grpc::{self, Call, Watch};
+use super::grpc::{self, EtcdCall, Watch};
 use super::members::Members;
-use super::meters::{Metrics, Operation};
+use super::meters::{Metrics, StorageOperation};
 use super::resolve::{self, GuardedWrite, Sending, WriteVerdict};
 use super::transform::Transformers;
 use super::{lease, near, spans};
@@ -95,7 +95,7 @@ pub(super) struct Etcd {
     pub(super) kv: KvClient,
     watch: WatchClient,
     pub(super) maintenance: etcd_client::MaintenanceClient,
-    leases: lease::Pool,
+    leases: lease::LeasePool,
     servers: Vec<String>,
     members: Arc<Members>,
     /// Keep the members' health up to date as long as this connection lives.
@@ -118,7 +118,7 @@ impl Etcd {
             kv: unbounded(client.kv_client()),
             maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(usize::MAX),
-            leases: lease::Pool::new(client.lease_client(), options.lease_reuse),
+            leases: lease::LeasePool::new(client.lease_client(), options.lease_reuse),
             servers: servers.to_vec(),
             compacted: AtomicI64::new(0),
             keeps,
@@ -255,11 +255,15 @@ impl Store {
     async fn measured<T>(
         &self,
         key: &str,
-        operation: Operation,
+        operation: StorageOperation,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, Error> {
         let since = Instant::now();
-        let what = if matches!(operation, Operation::Get | Operation::List) { Call::Range } else { Call::Txn };
+        let what = if matches!(operation, StorageOperation::Get | StorageOperation::List) {
+            EtcdCall::Range
+        } else {
+            EtcdCall::Txn
+        };
         let span = spans::asking(what);
         let outcome = traces::within(span.as_ref(), pin!(timed(what, call))).await;
         self.meters.observe(self.tail(key), operation, since, outcome.is_err());
@@ -285,11 +289,11 @@ impl Store {
     }
 
     async fn watched(&self, etcd: &Etcd, key: &str, options: WatchOptions) -> Result<Watch, Error> {
-        Call::Watch.begin();
+        EtcdCall::Watch.begin();
         match etcd.watch.clone().watch(key, Some(options)).await {
             Ok(stream) => Ok(Watch::new(stream)),
             Err(error) => {
-                Call::Watch.end(grpc::code(&error));
+                EtcdCall::Watch.end(grpc::code(&error));
                 Err(error.into())
             }
         }
@@ -297,34 +301,36 @@ impl Store {
 
     /// A linearizable read of one key, with the store's revision.
     pub async fn get(&self, key: &str) -> Result<(Option<Stored>, i64), Error> {
-        let mut r = self.measured(key, Operation::Get, self.kv_of(key).get(key, None)).await?;
+        let mut r = self.measured(key, StorageOperation::Get, self.kv_of(key).get(key, None)).await?;
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
         Ok((self.transform_first(r.take_kvs()).await?, revision))
     }
 
     /// Reads a key without transforming its value.
     pub async fn raw(&self, key: &str) -> Result<Option<KeyValue>, Error> {
-        let mut r = self.measured(key, Operation::Get, self.kv_of(key).get(key, None)).await?;
+        let mut r = self.measured(key, StorageOperation::Get, self.kv_of(key).get(key, None)).await?;
         Ok(r.take_kvs().pop())
     }
 
     /// The store's revision, agreed by a quorum. Reads no data.
     pub async fn revision(&self) -> Result<i64, Error> {
-        let r = timed(Call::Range, self.kv(self.at).get(PROBE, Some(GetOptions::new().with_count_only()))).await?;
+        let r = timed(EtcdCall::Range, self.kv(self.at).get(PROBE, Some(GetOptions::new().with_count_only()))).await?;
         Ok(r.header().map_or(0, etcd_client::ResponseHeader::revision))
     }
 
     /// Fails with [`Error::Compacted`] when etcd no longer knows what was at a revision. Reads no data.
     pub async fn check_not_compacted(&self, revision: i64) -> Result<(), Error> {
         let options = GetOptions::new().with_count_only().with_revision(revision);
-        timed(Call::Range, self.kv(self.at).get(PROBE, Some(options))).await.map(drop)
+        timed(EtcdCall::Range, self.kv(self.at).get(PROBE, Some(options))).await.map(drop)
     }
 
     /// Number of keys below `prefix`.
     pub async fn count(&self, prefix: &str) -> Result<i64, Error> {
-        let r =
-            timed(Call::Range, self.kv_of(prefix).get(prefix, Some(GetOptions::new().with_prefix().with_count_only())))
-                .await?;
+        let r = timed(
+            EtcdCall::Range,
+            self.kv_of(prefix).get(prefix, Some(GetOptions::new().with_prefix().with_count_only())),
+        )
+        .await?;
         Ok(r.count())
     }
 
@@ -349,7 +355,7 @@ impl Store {
         let options =
             GetOptions::new().with_range(range_end(prefix.as_bytes())).with_limit(limit).with_revision(revision);
         let mut kv = self.kv_of(prefix);
-        let asking = pin!(self.measured(prefix, Operation::List, kv.get(start, Some(options))));
+        let asking = pin!(self.measured(prefix, StorageOperation::List, kv.get(start, Some(options))));
         let mut r = self.listing(prefix, (limit, revision), asking).await?;
         let (more, count) = (r.more(), r.count());
         let revision = r.header().map_or(0, etcd_client::ResponseHeader::revision);
@@ -363,7 +369,7 @@ impl Store {
             .with_limit(limit)
             .with_revision(revision)
             .with_keys_only();
-        let mut r = timed(Call::Range, self.kv_of(prefix).get(start, Some(options))).await?;
+        let mut r = timed(EtcdCall::Range, self.kv_of(prefix).get(start, Some(options))).await?;
         let more = r.more();
         let keys = r.take_kvs().into_iter().map(|kv| {
             let revision = kv.mod_revision();
@@ -390,7 +396,7 @@ impl Store {
             None => None,
         };
         let value = self.transform_traced(key, value).await?;
-        let operation = if revision == 0 { Operation::Create } else { Operation::Update };
+        let operation = if revision == 0 { StorageOperation::Create } else { StorageOperation::Update };
         let write = GuardedWrite { key, revision, value: Some(value) };
         self.conditional(write, operation, options).await
     }
@@ -405,18 +411,18 @@ impl Store {
     ) -> Result<WriteResult, Error> {
         let options = (lease != 0).then(|| PutOptions::new().with_lease(lease));
         let value = self.transform_traced(key, value).await?;
-        self.conditional(GuardedWrite { key, revision, value: Some(value) }, Operation::Update, options).await
+        self.conditional(GuardedWrite { key, revision, value: Some(value) }, StorageOperation::Update, options).await
     }
 
     /// Deletes a key whose last write must be `revision`.
     pub async fn delete_if(&self, key: &str, revision: i64) -> Result<WriteResult, Error> {
-        self.conditional(GuardedWrite { key, revision, value: None }, Operation::Delete, None).await
+        self.conditional(GuardedWrite { key, revision, value: None }, StorageOperation::Delete, None).await
     }
 
     async fn conditional(
         &self,
         write: GuardedWrite<'_>,
-        operation: Operation,
+        operation: StorageOperation,
         options: Option<PutOptions>,
     ) -> Result<WriteResult, Error> {
         let GuardedWrite { key, revision, value } = &write;

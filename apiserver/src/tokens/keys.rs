@@ -187,7 +187,7 @@ impl SigningKey {
 }
 
 /// All keys of a PEM text that verify: public keys, certificates, and the public halves of private keys.
-pub fn public_keys(pem: &[u8]) -> Result<Vec<PublicKey>, KeyError> {
+pub(super) fn public_keys(pem: &[u8]) -> Result<Vec<PublicKey>, KeyError> {
     let mut keys = Vec::new();
     for (label, body) in blocks(pem) {
         let numbers = match label.as_str() {
@@ -262,7 +262,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A 2048-bit RSA key made for these tests alone.
-    pub const RSA_PEM: &str = include_str!("../../testdata/tokens/rsa.pem");
+    pub(crate) const RSA_PEM: &str = include_str!("../../testdata/tokens/rsa.pem");
     const EC_PEM: &str = include_str!("../../testdata/tokens/ec.pem");
     const RSA_PUBLIC: &str = include_str!("../../testdata/tokens/rsa.pub");
 

@@ -37,17 +37,17 @@ pub struct Validator {
     reader: Arc<dyn Reader>,
     api: Api,
     /// By the token's hash: signatures are costly, everything else is checked every time.
-    known: Mutex<Known>,
+    known: Mutex<KnownToken>,
 }
 
 /// Good for one generation of the keys.
 #[derive(Default)]
-struct Known {
+struct KnownToken {
     generation: u64,
     claims: HashMap<[u8; 32], Arc<Value>>,
 }
 
-impl Known {
+impl KnownToken {
     fn of(&mut self, generation: u64) -> &mut HashMap<[u8; 32], Arc<Value>> {
         if self.generation != generation {
             self.claims.clear();

@@ -1,7 +1,7 @@
 //! Structs as upstream's messages show them: named and ordered like the Go structs behind the API, with nothing left
 //! out; and the difference between two of them, line by line.
 
-use proto::schema::{Card, Field, Kind, Message};
+use proto::schema::{Card, Field, Message, ValueKind};
 use proto::{Value, json};
 
 use super::tree::get;
@@ -153,7 +153,9 @@ impl Writer {
                 for field in schema.fields.iter() {
                     match &field.kind {
                         // Go embeds it, and its fields have names of their own.
-                        Kind::Message(m) if m.name.ends_with(".ObjectMeta") => self.spliced(m, get(value, &field.json)),
+                        ValueKind::Message(m) if m.name.ends_with(".ObjectMeta") => {
+                            self.spliced(m, get(value, &field.json))
+                        }
                         _ => self.field(field, get(value, &field.json)),
                     }
                 }
@@ -185,7 +187,7 @@ impl Writer {
         for name in POD_SPEC_FIELDS {
             let Some(field) = schema.field(name) else { continue };
             match &field.kind {
-                Kind::Message(context) if name == "securityContext" => {
+                ValueKind::Message(context) if name == "securityContext" => {
                     self.key("SecurityContext");
                     self.text("{");
                     self.fields(schema, spec, HOST_FIELDS);
@@ -230,20 +232,20 @@ impl Writer {
         }
     }
 
-    fn one(&mut self, kind: &Kind, value: &Value) {
+    fn one(&mut self, kind: &ValueKind, value: &Value) {
         match kind {
-            Kind::Message(m) => self.message(m, value),
+            ValueKind::Message(m) => self.message(m, value),
             _ => json::encode_any(value, &mut self.out),
         }
     }
 
-    fn zero(&mut self, kind: &Kind) {
+    fn zero(&mut self, kind: &ValueKind) {
         match kind {
-            Kind::Message(m) => self.message(m, &Value::Null),
-            Kind::Bool => self.text("false"),
-            Kind::String => self.text("\"\""),
-            Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString => self.text("0"),
-            Kind::Quantity => self.text("\"0\""),
+            ValueKind::Message(m) => self.message(m, &Value::Null),
+            ValueKind::Bool => self.text("false"),
+            ValueKind::String => self.text("\"\""),
+            ValueKind::Int32 | ValueKind::Int64 | ValueKind::Double | ValueKind::IntOrString => self.text("0"),
+            ValueKind::Quantity => self.text("\"0\""),
             _ => self.text("null"),
         }
     }

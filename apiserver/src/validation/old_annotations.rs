@@ -14,30 +14,32 @@ const AVOIDED: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 
 /// Parses an annotation; `None` when it is missing or empty.
-fn read(metadata: &Value, key: &str, wanted: Form) -> Option<Result<Value, String>> {
+fn read(metadata: &Value, key: &str, wanted: AnnotationForm) -> Option<Result<Value, String>> {
     let text = text(get(metadata, "annotations"), key);
     (!text.is_empty()).then(|| parse(text, wanted))
 }
 
 /// Expected form of an annotation: JSON and the name of its Go type.
 #[derive(Clone, Copy)]
-enum Form {
+enum AnnotationForm {
     List(&'static str),
     Struct(&'static str),
 }
 
-fn parse(text: &str, wanted: Form) -> Result<Value, String> {
+fn parse(text: &str, wanted: AnnotationForm) -> Result<Value, String> {
     proto::json::syntax(text.as_bytes())?;
     let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let what = match (&value, wanted) {
-        (Value::Null, _) | (Value::Array(_), Form::List(_)) | (Value::Object(_), Form::Struct(_)) => return Ok(value),
+        (Value::Null, _)
+        | (Value::Array(_), AnnotationForm::List(_))
+        | (Value::Object(_), AnnotationForm::Struct(_)) => return Ok(value),
         (Value::Array(_), _) => "array",
         (Value::Object(_), _) => "object",
         (Value::String(_), _) => "string",
         (Value::Bool(_), _) => "bool",
         (Value::Number(_), _) => "number",
     };
-    let (Form::List(kind) | Form::Struct(kind)) = wanted;
+    let (AnnotationForm::List(kind) | AnnotationForm::Struct(kind)) = wanted;
     Err(format!("json: cannot unmarshal {what} into Go value of type {kind}"))
 }
 
@@ -45,12 +47,12 @@ fn parse(text: &str, wanted: Form) -> Result<Value, String> {
 pub(super) fn of_node(node: &Value, out: &mut Vec<Error>) {
     let metadata = get(node, "metadata");
     let path = Path::of(&["metadata", "annotations"]);
-    match read(metadata, TAINTS, Form::List("[]core.Taint")) {
+    match read(metadata, TAINTS, AnnotationForm::List("[]core.Taint")) {
         Some(Ok(all)) => taints(&json!({"taints": all}), &path.child(TAINTS), out),
         Some(Err(why)) => out.push(Error::invalid(&path, TAINTS, &why)),
         None => {}
     }
-    match read(metadata, AVOIDED, Form::Struct("v1.AvoidPods")) {
+    match read(metadata, AVOIDED, AnnotationForm::Struct("v1.AvoidPods")) {
         Some(Ok(all)) => {
             for (i, avoided) in list(&all, "preferAvoidPods").iter().enumerate() {
                 controller(avoided, &path.child(AVOIDED).index(i).child("PodSignature"), out);
@@ -74,7 +76,7 @@ fn controller(avoided: &Value, path: &Path, out: &mut Vec<Error>) {
 
 /// Of a pod or template.
 pub(super) fn of_pod(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
-    match read(metadata, TOLERATIONS, Form::List("[]core.Toleration")) {
+    match read(metadata, TOLERATIONS, AnnotationForm::List("[]core.Toleration")) {
         Some(Ok(all)) => tolerations(&json!({"tolerations": all}), &path.child(TOLERATIONS), out),
         Some(Err(why)) => out.push(Error::invalid(path, TOLERATIONS, &why)),
         None => {}

@@ -1,7 +1,7 @@
 //! Offending values as clients see them: structs named and ordered as upstream's are.
 
 use proto::Value;
-use proto::schema::{Card, Field, Kind, Message};
+use proto::schema::{Card, Field, Message, ValueKind};
 use shared::status::field::Error;
 
 /// The field a path leads to; false when the path ends at one of its elements.
@@ -24,7 +24,7 @@ fn lookup<'a>(schema: &'a Message, path: &str) -> Option<(&'a Field, bool)> {
             return None;
         }
         match &field.kind {
-            Kind::Message(m) => message = m,
+            ValueKind::Message(m) => message = m,
             _ => return None,
         }
         rest = next;
@@ -34,7 +34,7 @@ fn lookup<'a>(schema: &'a Message, path: &str) -> Option<(&'a Field, bool)> {
 /// Reports whether the schema has all fields of a struct.
 fn declared(field: &Field, value: &Value) -> bool {
     match (&field.kind, value) {
-        (Kind::Message(m), Value::Object(map)) => map.keys().all(|k| m.field(k).is_some()),
+        (ValueKind::Message(m), Value::Object(map)) => map.keys().all(|k| m.field(k).is_some()),
         _ => true,
     }
 }

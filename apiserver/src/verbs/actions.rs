@@ -8,7 +8,7 @@ use proto::resources::Row;
 use shared::status::Status;
 
 use super::engine::Engine;
-use super::{Reply, Request};
+use super::{Reply, VerbRequest};
 use crate::machinery::query::WriteOptions;
 
 /// An action that runs.
@@ -20,7 +20,7 @@ pub trait Actions: Send + Sync {
     fn subresource<'a>(
         &'a self,
         engine: &'a Arc<Engine>,
-        r: &'a Request,
+        r: &'a VerbRequest,
         row: &'a Row,
         subresource: &str,
     ) -> Option<Acting<'a>>;
@@ -29,7 +29,7 @@ pub trait Actions: Send + Sync {
     fn create<'a>(
         &'a self,
         engine: &'a Arc<Engine>,
-        r: &'a Request,
+        r: &'a VerbRequest,
         row: &Row,
         object: &mut Value,
         options: &'a WriteOptions,

@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 use super::engine::Engine;
 use super::select::Selection;
 use super::table::{self, Include};
-use super::{Reply, Request, accepted};
-use crate::negotiate::{self, Shape};
+use super::{Reply, VerbRequest, accepted};
+use crate::negotiate::{self, ObjectForm};
 
 /// Patience with one component.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -68,7 +68,7 @@ async fn status(engine: &Engine, name: &str, port: Option<u16>) -> Value {
 }
 
 /// GET of one.
-pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub(super) async fn get(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let name = r.info.name.as_str();
     let port = LOCAL.iter().find(|(n, _)| *n == name).map(|(_, p)| *p);
     if port.is_none() && name != ETCD {
@@ -78,7 +78,7 @@ pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, 
 }
 
 /// GET of all.
-pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub(super) async fn list(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     if let Some(refused) = negotiate::not_of_that_form(accepted.shape, row, &row.list_kind) {
         return Err(refused);
@@ -88,16 +88,16 @@ pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply,
     let wanted = all.filter(|(name, _)| selection.matches_name(name));
     let mut items: Vec<Value> = futures::future::join_all(wanted.map(|(name, port)| status(engine, name, port))).await;
     let (schema, tree) = match accepted.shape {
-        Shape::Table(version) => (
+        ObjectForm::Table(version) => (
             negotiate::table_kind("v1"),
             table::tabulate(row, version, items.iter(), Include::read(&r.query)?, json!({"resourceVersion": ""}), true),
         ),
-        Shape::Metadata(version) | Shape::MetadataList(version) => {
+        ObjectForm::Metadata(version) | ObjectForm::MetadataList(version) => {
             let items: Vec<Value> = items.iter().map(|t| negotiate::metadata_of(t, version)).collect();
             let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": {}, "items": items});
             (negotiate::partial_list_kind("v1"), tree)
         }
-        Shape::Object => {
+        ObjectForm::Object => {
             for map in items.iter_mut().filter_map(Value::as_object_mut) {
                 map.remove("kind");
                 map.remove("apiVersion");

@@ -1,13 +1,13 @@
 //! Admission of connections: exec, attach, port-forward and proxies, whose options are the object under admission.
 //! Answers for upstream's `ConnectResource`.
 
-use proto::schema::{self, Card, Kind, Message};
+use proto::schema::{self, Card, Message, ValueKind};
 use proto::{Value, json};
 use serde_json::Map;
 use shared::authn::UserInfo;
 use shared::status::Status;
 
-use super::engine::{Engine, Target};
+use super::engine::{Engine, WriteTarget};
 use super::{Route, namespace_of};
 use crate::admission::Operation;
 use crate::api::RequestInfo;
@@ -33,8 +33,8 @@ pub async fn admit(
     let mut object = options(schema, &sub.kind, info, query);
     let write = WriteOptions::default();
     let named = (namespace_of(info, &route.row), &*info.name);
-    let target = Target::new(&route.row, named, user, &write);
-    let mut target = Target { subresource: &sub.name, recorder: recorder.clone(), ..target };
+    let target = WriteTarget::new(&route.row, named, user, &write);
+    let mut target = WriteTarget { subresource: &sub.name, recorder: recorder.clone(), ..target };
     let judged = engine.admit_and_validate(&mut target, Operation::Connect, Some(&mut object), None).await;
     recorder.add_warnings(target.warnings);
     judged
@@ -50,8 +50,8 @@ fn options(schema: &Message, kind: &str, info: &RequestInfo, query: &Query) -> V
         };
         let Some(first) = values.first() else { continue };
         let value = match (&field.kind, field.card) {
-            (Kind::Bool, _) => Value::from(query.flag(&field.json)),
-            (Kind::Int32, _) => values.iter().filter_map(|v| v.parse::<i32>().ok()).collect(),
+            (ValueKind::Bool, _) => Value::from(query.flag(&field.json)),
+            (ValueKind::Int32, _) => values.iter().filter_map(|v| v.parse::<i32>().ok()).collect(),
             (_, Card::Single) => Value::from(first.as_str()),
             _ => Value::from(values),
         };

@@ -15,8 +15,8 @@ use serde_json::json;
 use shared::authz::Attributes;
 use shared::status::{Details, Status, field};
 
-use super::engine::{Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
-use super::{Reply, Request, accepted};
+use super::engine::{Engine, UPDATE_ROUNDS, WriteTarget, conflict, storage_status};
+use super::{Reply, VerbRequest, accepted};
 use crate::admission::Operation;
 use crate::negotiate;
 use crate::rows::{qualified, working};
@@ -24,7 +24,7 @@ use crate::storage::codec::{self, CodecError};
 use crate::storage::{self, Stored, WriteResult};
 
 /// The option of a delete.
-pub const OPTION: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+pub(crate) const OPTION: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 const VERB: &str = "unsafe-delete-ignore-read-errors";
 /// Says in the audit log that the option was given.
 const ANNOTATION: &str = "apiserver.k8s.io/unsafe-delete-ignore-read-error";
@@ -123,7 +123,7 @@ fn named(row: &Resource, found: &[(String, String)]) -> Status {
 }
 
 /// Validates the other options of an unsafe delete (`ignoreStoreReadErrorWithClusterBreakingPotential`).
-pub fn check(options: &Value) -> Vec<field::Error> {
+pub(crate) fn check(options: &Value) -> Vec<field::Error> {
     if options[OPTION] != true {
         return Vec::new();
     }
@@ -138,13 +138,13 @@ pub fn check(options: &Value) -> Vec<field::Error> {
 }
 
 /// The answer to who wants to delete a collection that way.
-pub fn refuse_collection() -> Status {
+pub(crate) fn refuse_collection() -> Status {
     let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
     Status::invalid("meta.k8s.io", "DeleteOptions", "", [field::Error::invalid(OPTION, true, why)])
 }
 
 /// Deletes an object that cannot be read.
-pub async fn delete(engine: &Arc<Engine>, r: &Request, t: &mut Target<'_>) -> Result<Reply, Status> {
+pub(crate) async fn delete(engine: &Arc<Engine>, r: &VerbRequest, t: &mut WriteTarget<'_>) -> Result<Reply, Status> {
     t.recorder.annotate(BTreeMap::from([(ANNOTATION.to_owned(), String::new())]));
     authorize(engine, t).await?;
     let storage = working(t.row);
@@ -178,7 +178,7 @@ async fn is_corrupt(engine: &Engine, storage: &Row, there: Option<KeyValue>) -> 
 }
 
 /// Such a delete needs a right of its own.
-async fn authorize(engine: &Engine, t: &Target<'_>) -> Result<(), Status> {
+async fn authorize(engine: &Engine, t: &WriteTarget<'_>) -> Result<(), Status> {
     let Some(permits) = engine.permits.get() else { return Ok(()) };
     let question = Attributes {
         user: t.user.clone(),
@@ -197,7 +197,7 @@ async fn authorize(engine: &Engine, t: &Target<'_>) -> Result<(), Status> {
 }
 
 /// There is no object to answer with.
-fn success(r: &Request, row: &Row) -> Result<Reply, Status> {
+fn success(r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     let tree = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": {"name": r.info.name, "kind": &*row.kind}, "code": 200});

@@ -11,17 +11,17 @@ use shared::status::{Status, field};
 use shared::traces;
 
 use super::corrupt_objects;
-use super::engine::{DeleteOptions, Deleted, Engine, Target};
+use super::engine::{DeleteOptions, Deleted, Engine, WriteTarget};
 use super::list;
 use super::table::Include;
-use super::{Reply, Request, accepted, namespace_of, reply_object};
+use super::{Reply, VerbRequest, accepted, namespace_of, reply_object};
 use crate::cache::Entry;
 use crate::machinery::meta::{self, Propagation};
 use crate::machinery::query::{Query, WriteOptions, check_dry_run};
 use crate::negotiate::{self, Format, RequestBody};
 
 /// The options of a request. What of them was sent is written down in a version of upstream's own.
-fn request_options(engine: &Engine, r: &Request) -> Result<DeleteOptions, Status> {
+fn request_options(engine: &Engine, r: &VerbRequest) -> Result<DeleteOptions, Status> {
     if !r.body.is_empty() {
         let sent = from_body(r.sent_body())?;
         if r.info.verb == "delete" {
@@ -170,10 +170,10 @@ fn left_open(options: &DeleteOptions, row: &Row) -> Vec<String> {
 }
 
 /// DELETE of one object.
-pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub async fn delete(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let options = request_options(engine, r)?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
-    let mut t = Target::new(row, (namespace_of(&r.info, row), &r.info.name), &r.user, &write);
+    let mut t = WriteTarget::new(row, (namespace_of(&r.info, row), &r.info.name), &r.user, &write);
     (t.options_object, t.recorder) = (options_object(&options), r.recorder.clone());
     if options.unread {
         let reply = corrupt_objects::delete(engine, r, &mut t).await?;
@@ -188,7 +188,7 @@ pub async fn delete(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
 }
 
 /// Response to a delete: the object while it exists or where clients expect it, else a `Status`.
-fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted, cascades: bool) -> Result<Reply, Status> {
+fn outcome(engine: &Engine, r: &VerbRequest, row: &Row, deleted: Deleted, cascades: bool) -> Result<Reply, Status> {
     if !deleted.gone || proto::openapi::returns_deleted(row) {
         // Old clients that ask for dependents to go are told that it takes a while.
         let code = if cascades && !deleted.gone { 202 } else { 200 };
@@ -205,7 +205,7 @@ fn outcome(engine: &Engine, r: &Request, row: &Row, deleted: Deleted, cascades: 
 }
 
 /// DELETE of all objects that match.
-pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub async fn delete_collection(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let selection = list::selection(&r.query, row, list::ListVerb::List)?;
     let options = request_options(engine, r)?;
     if options.unread {
@@ -226,13 +226,13 @@ pub async fn delete_collection(engine: &Arc<Engine>, r: &Request, row: &Row) -> 
 /// Deletes an object of a collection; the warnings for the client.
 async fn delete_entry(
     engine: &Engine,
-    r: &Request,
+    r: &VerbRequest,
     row: &Row,
     options: &DeleteOptions,
     entry: &Entry,
 ) -> Result<Vec<String>, Status> {
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
-    let mut t = Target::new(row, (entry.namespace(), entry.name()), &r.user, &write);
+    let mut t = WriteTarget::new(row, (entry.namespace(), entry.name()), &r.user, &write);
     (t.options_object, t.recorder, t.of_collection) = (options_object(options), r.recorder.clone(), true);
     match engine.delete(&mut t, options).await {
         // Gone already.

@@ -9,14 +9,14 @@ use shared::status::Status;
 
 use super::engine::Engine;
 use super::request::not_acceptable;
-use super::{Reply, Request, Route, component_status, delete, get, list, patch, route, subresources, watch, write};
+use super::{Reply, Route, VerbRequest, component_status, delete, get, list, patch, route, subresources, watch, write};
 use crate::crd;
 use crate::negotiate::{self, Format, Media, NotAcceptable};
 use crate::rows::deprecation_warning;
 
 /// Rejects a `Content-Type` or `Accept` that is not served (415, 406) before any work; invalid options of a list (400)
 /// take precedence.
-fn check_media_types(engine: &Engine, r: &mut Request, route: &Route) -> Result<(), Status> {
+fn check_media_types(engine: &Engine, r: &mut VerbRequest, route: &Route) -> Result<(), Status> {
     let row = &route.row;
     if r.info.verb == "patch" {
         patch::check_type(r, row)?;
@@ -43,12 +43,12 @@ fn check_media_types(engine: &Engine, r: &mut Request, route: &Route) -> Result<
 }
 
 /// Custom objects have no protobuf form; their scales have.
-fn speaks_no_protobuf(r: &Request, row: &Row) -> bool {
+fn speaks_no_protobuf(r: &VerbRequest, row: &Row) -> bool {
     row.custom.is_some() && r.info.subresource != "scale"
 }
 
 /// Rejects an `Accept` that is not served (406).
-fn check_accept(r: &mut Request, route: &Route) -> Result<(), Status> {
+fn check_accept(r: &mut VerbRequest, route: &Route) -> Result<(), Status> {
     let row = &route.row;
     if speaks_no_protobuf(r, row) {
         r.accept = without_protobuf(r.media, r.accept.take())?;
@@ -63,7 +63,7 @@ fn check_accept(r: &mut Request, route: &Route) -> Result<(), Status> {
 /// Runs a request for a resource. Its body is not read before it is known that something can be done with it.
 pub async fn dispatch(
     engine: &Arc<Engine>,
-    mut r: Request,
+    mut r: VerbRequest,
     body: impl Future<Output = Result<Bytes, Status>>,
 ) -> Result<Reply, Status> {
     if r.info.verb == "create" {
@@ -111,7 +111,7 @@ fn without(accept: Option<String>, cannot: impl Fn(&str) -> bool, offered: &[&st
 }
 
 /// Refuses creates of a resource whose definition is being deleted.
-fn reject_while_terminating(engine: &Engine, r: &Request) -> Result<(), Status> {
+fn reject_while_terminating(engine: &Engine, r: &VerbRequest) -> Result<(), Status> {
     let row = engine.rows.find(&r.info.api_group, &r.info.api_version, &r.info.resource);
     if !row.is_some_and(|row| crd::version_of(&row).is_some_and(|s| s.terminating)) {
         return Ok(());
@@ -139,7 +139,7 @@ fn count_deprecated(row: &Resource, subresource: &str, removed: &str) {
     requested.with_label_values(&[&row.group, &row.version, &row.plural, subresource, removed]).set(1.0);
 }
 
-async fn perform(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {
+async fn perform(engine: &Arc<Engine>, r: &VerbRequest, route: &Route) -> Result<Reply, Status> {
     if route.subresource().is_some() {
         return subresources::dispatch(engine, r, route).await;
     }

@@ -9,7 +9,7 @@ use shared::flags::parse_unsigned_decimal;
 use shared::status::{Status, go_quote};
 
 use super::engine::Engine;
-use super::{Reply, Request, accepted, namespace_of, spans, table};
+use super::{Reply, VerbRequest, accepted, namespace_of, spans, table};
 use crate::cache::{CacheError, CacheRegistry, Cacher, Entry};
 use crate::storage;
 
@@ -132,7 +132,7 @@ pub async fn catch_up(caches: &CacheRegistry, cacher: &Cacher, storage: &Row) ->
 }
 
 /// The verb.
-pub async fn get(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub async fn get(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     if r.query.flag("export") {
         return Err(Status::bad_request("the export parameter, deprecated since v1.14, is no longer supported"));
     }

@@ -10,8 +10,8 @@ use shared::metrics::{self, CounterVec};
 use shared::status::Status;
 
 use super::delete::options_object;
-use super::engine::{DeleteOptions, Engine, Target};
-use super::managers::Kind;
+use super::engine::{DeleteOptions, Engine, WriteTarget};
+use super::managers::WrittenKind;
 use super::select::Selection;
 use super::{list, managers, write};
 use crate::api::{DeleteArgs, Pipeline};
@@ -69,7 +69,7 @@ impl Pipeline for InProcess {
         write::check_namespace(&mut object, namespace)?;
         managers::created(resource, "", &mut object, MANAGER);
         let options = options();
-        let mut t = Target::new(resource, (namespace, ""), user, &options);
+        let mut t = WriteTarget::new(resource, (namespace, ""), user, &options);
         self.0.create(&mut t, object).await?.tree(&self.0, resource)
     }
 
@@ -78,11 +78,11 @@ impl Pipeline for InProcess {
         let object = canonical(resource, &object)?;
         let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
         let options = options();
-        let mut t = Target { subresource, ..Target::new(resource, (&namespace, &name), user, &options) };
+        let mut t = WriteTarget { subresource, ..WriteTarget::new(resource, (&namespace, &name), user, &options) };
         let mut change = |old: Option<&Value>| {
             let mut new = object.clone();
             if let Some(old) = old {
-                let kind = Kind { rows: &self.0.rows, row: resource, conversions: None };
+                let kind = WrittenKind { rows: &self.0.rows, row: resource, conversions: None };
                 managers::updated(kind, subresource, old, &mut new, MANAGER);
             }
             Ok(new)
@@ -101,10 +101,10 @@ impl Pipeline for InProcess {
         count("PATCH", resource, subresource);
         let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
         let options = WriteOptions { field_manager: manager.to_owned(), force: true, ..WriteOptions::default() };
-        let target = Target::new(resource, (&namespace, &name), user, &options);
-        let mut t = Target { subresource, applies: true, ..target };
+        let target = WriteTarget::new(resource, (&namespace, &name), user, &options);
+        let mut t = WriteTarget { subresource, applies: true, ..target };
         let mut change = |old: Option<&Value>| {
-            let kind = Kind { rows: &self.0.rows, row: resource, conversions: None };
+            let kind = WrittenKind { rows: &self.0.rows, row: resource, conversions: None };
             let mut new = managers::applied(kind, subresource, old, &object, &options)?;
             write::default_applied(resource, &mut new)?;
             Ok(new)
@@ -137,7 +137,7 @@ impl Pipeline for InProcess {
             unread: false,
         };
         let options = options();
-        let mut t = Target::new(resource, (namespace, name), user, &options);
+        let mut t = WriteTarget::new(resource, (namespace, name), user, &options);
         t.options_object = options_object(&delete);
         self.0.delete(&mut t, &delete).await.map(|_| ())
     }

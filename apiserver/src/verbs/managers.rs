@@ -33,7 +33,7 @@ pub fn created(row: &Resource, subresource: &str, object: &mut Value, manager: &
 
 /// The kind that a write is about: what is served, the row of the request, and what webhooks make of its objects.
 #[derive(Clone, Copy)]
-pub struct Kind<'a> {
+pub struct WrittenKind<'a> {
     /// See there.
     pub rows: &'a Rows,
     /// See there.
@@ -43,14 +43,14 @@ pub struct Kind<'a> {
 }
 
 /// A changed object: what changed belongs to `manager` now.
-pub fn updated(kind: Kind<'_>, subresource: &str, old: &Value, new: &mut Value, manager: &str) {
+pub fn updated(kind: WrittenKind<'_>, subresource: &str, old: &Value, new: &mut Value, manager: &str) {
     let kin = VersionConverter::of(kind, [old, new]);
     record(&kin, kind.row, subresource, old, new, manager);
 }
 
 /// Server-side apply. Returns the object, canonical but not defaulted.
 pub fn applied(
-    kind: Kind<'_>,
+    kind: WrittenKind<'_>,
     subresource: &str,
     old: Option<&Value>,
     applied: &Value,

@@ -1,6 +1,6 @@
 //! The verbs: from a decoded request line and a body to an answer, for any resource row.
 //!
-//! In comes a [`Request`], out goes a [`Reply`] or a `Status`; what happens between is the same for every kind. Knows
+//! In comes a [`VerbRequest`], out goes a [`Reply`] or a `Status`; what happens between is the same for every kind. Knows
 //! neither sockets nor TLS. One file per verb; [`engine`] is the write pipeline they share.
 
 mod actions;
@@ -40,7 +40,7 @@ pub use actions::{Acting, Actions};
 pub use dispatch::dispatch;
 pub use in_process::{InProcess, MANAGER};
 pub use list::{CHUNK, COMPRESS_FROM};
-pub use request::{Body, Reply, Request, accepted, namespace_of};
+pub use request::{Body, Reply, VerbRequest, accepted, namespace_of};
 pub use route::{Route, is_unserved, route};
 pub use table::reply_object;
 pub use target::target;

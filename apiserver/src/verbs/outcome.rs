@@ -8,14 +8,14 @@ use crate::cache::Raw;
 use crate::crd;
 
 /// An object that was written.
-pub enum Outcome {
+pub enum WriteOutcome {
     /// Stored form, as the caches keep it.
     Stored(Raw),
     /// In the version of the request.
     Tree(Value),
 }
 
-impl Outcome {
+impl WriteOutcome {
     /// Defaults a custom object as a read would: nulls that were applied are stored, and not shown.
     pub(super) fn defaulted(mut self, row: &Row) -> Self {
         if let (Self::Tree(tree), Some(served)) = (&mut self, crd::version_of(row)) {

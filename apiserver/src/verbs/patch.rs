@@ -13,8 +13,8 @@ use shared::status::{Status, field};
 use shared::traces;
 
 use super::engine::Engine;
-use super::managers::Kind;
-use super::{Reply, Request, managers, namespace_of, target, write};
+use super::managers::WrittenKind;
+use super::{Reply, VerbRequest, managers, namespace_of, target, write};
 use crate::audit;
 use crate::crd;
 use crate::machinery::meta;
@@ -27,13 +27,13 @@ use crate::storage::codec;
 /// A patch, read.
 pub struct Patch {
     /// Parsed patch.
-    pub document: Document,
+    pub document: PatchDocument,
     /// Findings of strict decoding: duplicate fields, unknown fields of operations.
     strict: Vec<String>,
 }
 
 /// Document of a patch.
-pub enum Document {
+pub enum PatchDocument {
     /// A list of operations.
     Json(json_patch::Patch),
     /// RFC 7386.
@@ -65,7 +65,7 @@ fn is_known(sent: RequestBody<'_>) -> bool {
 
 /// Rejects a patch type that is not served (415). Custom objects have no strategic merge patch: their lists have no
 /// merge keys.
-pub(super) fn check_type(r: &Request, row: &Row) -> Result<(), Status> {
+pub(super) fn check_type(r: &VerbRequest, row: &Row) -> Result<(), Status> {
     let custom = custom_types(r.media);
     if row.custom.is_some() && !custom.contains(&media(&r.content_type)) {
         return Err(Status::unsupported_media_type(custom));
@@ -95,7 +95,7 @@ impl Patch {
     pub fn read(sent: RequestBody<'_>) -> Result<Self, Status> {
         match Self::parse(sent) {
             Err(why) if !Self::applies(sent.content_type) => {
-                Ok(Self { document: Document::Unreadable(Box::new(why)), strict: Vec::new() })
+                Ok(Self { document: PatchDocument::Unreadable(Box::new(why)), strict: Vec::new() })
             }
             other => other,
         }
@@ -116,13 +116,13 @@ impl Patch {
                 })?;
                 let mut strict = std::mem::take(&mut patch.strict);
                 strict.extend(repeated.iter().map(|found| format!("json patch {found}")));
-                (Document::Json(patch), strict)
+                (PatchDocument::Json(patch), strict)
             }
-            MERGE => read(body, "error decoding patch: ").map(|(p, strict)| (Document::Merge(p), strict))?,
-            STRATEGIC => read(body, "").map(|(p, strict)| (Document::Strategic(p), strict))?,
+            MERGE => read(body, "error decoding patch: ").map(|(p, strict)| (PatchDocument::Merge(p), strict))?,
+            STRATEGIC => read(body, "").map(|(p, strict)| (PatchDocument::Strategic(p), strict))?,
             APPLY_CBOR => {
                 let text = cbor::to_json(body).map_err(|e| bad(format!("error decoding CBOR: {e}")))?;
-                read(&text, "error decoding CBOR: ").map(|(p, _)| (Document::Apply(p), Vec::new()))?
+                read(&text, "error decoding CBOR: ").map(|(p, _)| (PatchDocument::Apply(p), Vec::new()))?
             }
             _ => {
                 let (applied, strict) = applied_yaml(body).map_err(bad)?;
@@ -130,7 +130,7 @@ impl Patch {
                     let what = format!("error unmarshaling JSON: while decoding JSON: {}", no_map(&applied));
                     return Err(bad(format!("error decoding YAML: {what}")));
                 }
-                (Document::Apply(applied), strict)
+                (PatchDocument::Apply(applied), strict)
             }
         };
         Ok(Self { document, strict })
@@ -142,7 +142,7 @@ impl Patch {
     }
 
     fn is_apply(&self) -> bool {
-        matches!(self.document, Document::Apply(_))
+        matches!(self.document, PatchDocument::Apply(_))
     }
 
     /// Findings of strict decoding of an applied text, reported after all other errors.
@@ -169,13 +169,13 @@ impl Patch {
         let mut new = old.clone();
         let (mut touched, mut rest) = (None, validation);
         match &self.document {
-            Document::Json(p) => p.apply(&mut new).map_err(|_| rejected())?,
-            Document::Merge(p) => {
+            PatchDocument::Json(p) => p.apply(&mut new).map_err(|_| rejected())?,
+            PatchDocument::Merge(p) => {
                 check_merge(p, asked)?;
                 merge_patch::apply(&mut new, p.clone());
                 touched = Some(p);
             }
-            Document::Strategic(p) => {
+            PatchDocument::Strategic(p) => {
                 // The patch alone is checked for unknown fields: the result is built from the schema.
                 if asked {
                     let unknown = decode_tree(schema, p, FieldValidation::Warn).map(|d| d.warnings).unwrap_or_default();
@@ -194,11 +194,11 @@ impl Patch {
                 })?;
                 touched = Some(p);
             }
-            Document::Unreadable(why) => return Err(Status::clone(why)),
-            Document::Apply(_) => return Err(Status::internal("apply is not a patch of an object")),
+            PatchDocument::Unreadable(why) => return Err(Status::clone(why)),
+            PatchDocument::Apply(_) => return Err(Status::internal("apply is not a patch of an object")),
         }
         let whole = Value::Object(serde_json::Map::new());
-        let shown = if let Document::Merge(p) = &self.document { p } else { &whole };
+        let shown = if let PatchDocument::Merge(p) = &self.document { p } else { &whole };
         check_kind(named, schema, &new, shown)?;
         let (said, found) = if rest == FieldValidation::Ignore { (found, Vec::new()) } else { (Vec::new(), found) };
         let decoded = decode_patched(named, schema, new, touched, shown, found, rest)?;
@@ -338,12 +338,12 @@ fn check_uid(row: &Row, name: &str, applied: &Value) -> Result<(), Status> {
 }
 
 /// Keeps a patch for the audit log.
-pub fn record_sent(r: &Request) {
+pub fn record_sent(r: &VerbRequest) {
     r.recorder.record_other(|| audit::object(&r.content_type, &r.body));
 }
 
 /// The verb, for an object or one of its object-shaped subresources.
-pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
+pub async fn patch(engine: &Arc<Engine>, r: &VerbRequest, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let is_apply = Patch::applies(&r.content_type);
     let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
     record_sent(r);
@@ -358,11 +358,11 @@ pub async fn patch(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &s
     t.creation = (is_apply && subresource.is_empty()).then(|| write::creation(r, row));
     let mut found: Vec<String> = Vec::new();
     let conversions = t.conversions.clone();
-    let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
+    let kind = WrittenKind { rows: &engine.rows, row, conversions: conversions.as_deref() };
     let mut change = |old: Option<&Value>| -> Result<Value, Status> {
         traces::step("About to apply patch");
         let mut new = match (&patch.document, old) {
-            (Document::Apply(applied), old) => {
+            (PatchDocument::Apply(applied), old) => {
                 check_applied((&row.api_version(), &row.kind), applied, &r.info.name, namespace)?;
                 let new = managers::applied(kind, subresource, old, applied, &options)?;
                 found = patch.check_text(options.field_validation)?;

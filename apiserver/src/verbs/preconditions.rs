@@ -3,12 +3,12 @@
 use proto::Value;
 use shared::status::{Status, field};
 
-use super::engine::{DeleteOptions, Target, conflict};
+use super::engine::{DeleteOptions, WriteTarget, conflict};
 use crate::machinery::meta;
 use crate::registry::strategy::Strategy;
 
 /// A write on another revision than the stored one fails.
-pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, stored: i64) -> Result<(), Status> {
+pub(super) fn check_revision(t: &WriteTarget<'_>, strategy: &Strategy, new: &Value, stored: i64) -> Result<(), Status> {
     let asked = meta::revision(new).map_err(|e| Status::unknown(&e))?;
     if asked == 0 && !strategy.unconditional_update {
         let e = field::Error::invalid(
@@ -27,7 +27,7 @@ pub(super) fn check_revision(t: &Target<'_>, strategy: &Strategy, new: &Value, s
 }
 
 /// Checks the preconditions of a delete: uid and resource version.
-pub fn check_preconditions(t: &Target<'_>, options: &DeleteOptions, object: &Value) -> Result<(), Status> {
+pub fn check_preconditions(t: &WriteTarget<'_>, options: &DeleteOptions, object: &Value) -> Result<(), Status> {
     for (what, key, asked, since) in [
         ("UID", "uid", &options.uid, "deleted and then recreated"),
         ("ResourceVersion", "resourceVersion", &options.resource_version, "modified"),

@@ -14,7 +14,7 @@ use crate::machinery::query::Query;
 use crate::negotiate::{self, Accepted, Media, NotAcceptable, RequestBody};
 
 /// A request that may proceed.
-pub struct Request {
+pub struct VerbRequest {
     /// Request info.
     pub info: RequestInfo,
     /// HTTP method.
@@ -41,7 +41,7 @@ pub struct Request {
     pub recorder: RequestRecorder,
 }
 
-impl Request {
+impl VerbRequest {
     /// Its body.
     pub fn sent_body(&self) -> RequestBody<'_> {
         RequestBody { media: self.media, content_type: &self.content_type, body: &self.body }
@@ -96,14 +96,14 @@ impl Reply {
 }
 
 /// Negotiates the form of the response.
-pub fn accepted(r: &Request, watch: bool) -> Result<Accepted, Status> {
+pub fn accepted(r: &VerbRequest, watch: bool) -> Result<Accepted, Status> {
     let mut accepted = negotiate::parse(r.media, r.accept.as_deref(), watch).map_err(|e| not_acceptable(r, e))?;
     accepted.pretty = !watch && (accepted.pretty || negotiate::for_people(r.query.get("pretty"), &r.user_agent));
     Ok(accepted)
 }
 
 /// Refuses an `Accept` that is not served.
-pub(super) fn not_acceptable(r: &Request, why: NotAcceptable) -> Status {
+pub(super) fn not_acceptable(r: &VerbRequest, why: NotAcceptable) -> Status {
     let streams = matches!(r.info.verb.as_str(), "list" | "watch");
     negotiate::not_acceptable(r.media, streams, &why)
 }

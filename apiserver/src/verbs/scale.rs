@@ -10,14 +10,14 @@ use serde_json::{Map, json};
 use shared::status::{Status, field};
 
 use super::engine::Engine;
-use super::patch::{Document, Patch, check_applied};
+use super::patch::{Patch, PatchDocument, check_applied};
 use super::scale_managers::{of_object, of_scale};
-use super::{Reply, Request, get, managers, namespace_of, patch, table, target, write};
+use super::{Reply, VerbRequest, get, managers, namespace_of, patch, table, target, write};
 use crate::crd;
 use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::machinery::tree;
-use crate::negotiate::{self, Shape};
+use crate::negotiate::{self, ObjectForm};
 use crate::printers;
 use crate::validation;
 
@@ -74,18 +74,18 @@ fn replicas_path(row: &Resource) -> Vec<String> {
 }
 
 /// The Scale of an object as the answer. A custom object without replicas has none.
-fn reply(r: &Request, row: &Row, object: &Value) -> Result<Reply, Status> {
+fn reply(r: &VerbRequest, row: &Row, object: &Value) -> Result<Reply, Status> {
     if let Some(path) = missing_replicas(row, object) {
         return Err(Status::internal(&format!("the spec replicas field {path:?} does not exist")));
     }
     let (accepted, scale) = (super::accepted(r, false)?, scale_of(row, object));
     let body = match accepted.shape {
         // Custom objects have the same columns whatever is shown of them.
-        Shape::Table(version) if row.custom.is_none() => {
+        ObjectForm::Table(version) if row.custom.is_none() => {
             let tree = table::single(printers::scale_columns(), printers::scale(&scale), r, version, &scale)?;
             table::of_one(&accepted, accepted.pretty, tree)?
         }
-        Shape::Table(version) => {
+        ObjectForm::Table(version) => {
             let tree = table::single(printers::columns(row), printers::row(row, &scale), r, version, &scale)?;
             table::of_one(&accepted, accepted.pretty, tree)?
         }
@@ -188,7 +188,7 @@ fn applied(row: &Resource, old: &Value, config: &Value, options: &WriteOptions) 
 }
 
 /// GET, PUT and PATCH.
-pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub async fn dispatch(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let namespace = namespace_of(&r.info, row);
     let name = &r.info.name;
     match r.info.verb.as_str() {
@@ -218,7 +218,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
             let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
             patch::record_sent(r);
             let patch = Patch::read(r.sent_body())?;
-            if let Document::Apply(config) = &patch.document {
+            if let PatchDocument::Apply(config) = &patch.document {
                 check_applied(("autoscaling/v1", "Scale"), config, name, namespace)?;
             }
             let schema = schema::kind("autoscaling", "v1", "Scale").ok_or_else(Status::generic_not_found)?;
@@ -226,7 +226,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Re
             let mut found = Vec::new();
             let mut change = |old: Option<&Value>| {
                 let old = old.ok_or_else(|| Status::not_found(&row.group, &row.plural, name))?;
-                if let Document::Apply(config) = &patch.document {
+                if let PatchDocument::Apply(config) = &patch.document {
                     let new = applied(row, old, config, &options)?;
                     found = patch.check_text(options.field_validation)?;
                     return Ok(new);

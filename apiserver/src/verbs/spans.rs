@@ -2,18 +2,23 @@
 //! them.
 
 use proto::resources::{Resource, Row};
-use shared::traces::{self, Kind, OWN, SLOW};
+use shared::traces::{self, OWN, SLOW, SpanKind};
 
 use super::engine::Engine;
-use super::{Request, namespace_of};
+use super::{VerbRequest, namespace_of};
 
 /// Reading one object that there is a cache for.
-pub(super) async fn getting<T>(engine: &Engine, r: &Request, row: &Row, work: impl Future<Output = T> + Unpin) -> T {
+pub(super) async fn getting<T>(
+    engine: &Engine,
+    r: &VerbRequest,
+    row: &Row,
+    work: impl Future<Output = T> + Unpin,
+) -> T {
     let storage = &row.storage();
     if !engine.caches.is_cached(storage) {
         return work.await;
     }
-    let Some(span) = traces::child(OWN, "cacher.Get", Kind::Internal) else { return work.await };
+    let Some(span) = traces::child(OWN, "cacher.Get", SpanKind::Internal) else { return work.await };
     let at = r.query.get("resourceVersion").unwrap_or_default();
     span.step(if at.is_empty() { "About to Get from underlying storage" } else { "About to fetch object from cache" });
     let outcome = traces::within(Some(&span), work).await;
@@ -33,7 +38,7 @@ pub(super) async fn getting<T>(engine: &Engine, r: &Request, row: &Row, work: im
 
 /// Reading many objects from a cache.
 pub(super) async fn listing<T>(storage: &Resource, work: impl Future<Output = T> + Unpin) -> T {
-    let Some(span) = traces::child(OWN, "cacher.GetList", Kind::Internal) else { return work.await };
+    let Some(span) = traces::child(OWN, "cacher.GetList", SpanKind::Internal) else { return work.await };
     let outcome = traces::within(Some(&span), work).await;
     span.end(SLOW, |about| {
         about.text("audit-id", &traces::audit_id());

@@ -7,11 +7,11 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::engine::Engine;
-use super::{Reply, Request, Route, get, patch, scale, write};
+use super::{Reply, Route, VerbRequest, get, patch, scale, write};
 use crate::negotiate;
 
 /// Runs a request for a subresource.
-pub async fn dispatch(engine: &Arc<Engine>, r: &Request, route: &Route) -> Result<Reply, Status> {
+pub async fn dispatch(engine: &Arc<Engine>, r: &VerbRequest, route: &Route) -> Result<Reply, Status> {
     let row = &route.row;
     let Some(sub) = route.subresource() else { return Err(Status::generic_not_found()) };
     if &*sub.name == "scale" {
@@ -30,7 +30,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &Request, route: &Route) -> Resul
 }
 
 /// `Success` of a create that stores nothing under its own name.
-pub fn created(r: &Request) -> Result<Reply, Status> {
+pub fn created(r: &VerbRequest) -> Result<Reply, Status> {
     let accepted = super::accepted(r, false)?;
     let tree = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     let body = negotiate::envelope(accepted.format, accepted.pretty, schema::kind("", "v1", "Status"), &tree);

@@ -7,13 +7,13 @@ use serde_json::json;
 use shared::status::Status;
 
 use super::engine::Engine;
-use super::outcome::Outcome;
-use super::{Reply, Request, accepted};
+use super::outcome::WriteOutcome;
+use super::{Reply, VerbRequest, accepted};
 use crate::cache::{Entry, Raw};
 use crate::machinery::meta;
 use crate::machinery::query::Query;
 use crate::machinery::table::Column;
-use crate::negotiate::{self, Accepted, Format, Shape};
+use crate::negotiate::{self, Accepted, Format, ObjectForm};
 use crate::printers;
 use crate::storage::codec;
 
@@ -48,7 +48,7 @@ fn internal(e: &codec::CodecError) -> Status {
 
 /// Encodes a cached object without a tree where format and version allow it.
 pub fn direct(engine: &Engine, row: &Row, accepted: &Accepted, entry: &Entry) -> Result<Option<Vec<u8>>, Status> {
-    if accepted.shape != Shape::Object || accepted.pretty || !(row.custom.is_some() || row.is_storage()) {
+    if accepted.shape != ObjectForm::Object || accepted.pretty || !(row.custom.is_some() || row.is_storage()) {
         return Ok(None);
     }
     match (accepted.format, &entry.raw) {
@@ -67,7 +67,7 @@ pub fn direct(engine: &Engine, row: &Row, accepted: &Accepted, entry: &Entry) ->
 /// Encodes what was just stored, without a tree, where it was stored as protobuf in the version it is served in.
 pub fn stored(row: &Row, accepted: &Accepted, raw: &Raw) -> Result<Option<Vec<u8>>, Status> {
     let Raw::Proto(bytes) = raw else { return Ok(None) };
-    if accepted.shape != Shape::Object || accepted.pretty || row.custom.is_some() || !row.is_storage() {
+    if accepted.shape != ObjectForm::Object || accepted.pretty || row.custom.is_some() || !row.is_storage() {
         return Ok(None);
     }
     match accepted.format {
@@ -196,7 +196,7 @@ pub fn row_item(engine: &Engine, row: &Row, version: &str, include: Include, ent
 /// One object, in the request's version, with type metadata.
 pub fn object_reply(
     _engine: &Engine,
-    r: &Request,
+    r: &VerbRequest,
     row: &Row,
     accepted: &Accepted,
     code: u16,
@@ -204,7 +204,7 @@ pub fn object_reply(
 ) -> Result<Reply, Status> {
     let tree;
     let (schema, value) = match accepted.shape {
-        Shape::Object => {
+        ObjectForm::Object => {
             let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or("");
             let kind = object.get("kind").and_then(Value::as_str).unwrap_or("");
             (
@@ -212,7 +212,7 @@ pub fn object_reply(
                 object,
             )
         }
-        Shape::Metadata(version) | Shape::MetadataList(version) => {
+        ObjectForm::Metadata(version) | ObjectForm::MetadataList(version) => {
             let kind = object.get("kind").and_then(Value::as_str).unwrap_or("");
             if let Some(refused) = negotiate::not_of_that_form(accepted.shape, row, kind) {
                 return Err(refused);
@@ -220,7 +220,7 @@ pub fn object_reply(
             tree = negotiate::metadata_of(object, version);
             (proto::schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
         }
-        Shape::Table(version) => {
+        ObjectForm::Table(version) => {
             let include = Include::read(&r.query)?;
             let table = tabulate(row, version, std::iter::once(object), include, meta_of(object), true);
             return Ok(Reply::new(code, accepted.format.content_type(), of_one(accepted, accepted.pretty, table)?));
@@ -263,14 +263,14 @@ fn meta_of(object: &Value) -> Value {
 }
 
 /// Encodes an object answer in the form the client accepts.
-pub fn reply_object(engine: &Engine, r: &Request, row: &Row, code: u16, object: &Value) -> Result<Reply, Status> {
+pub fn reply_object(engine: &Engine, r: &VerbRequest, row: &Row, code: u16, object: &Value) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     object_reply(engine, r, row, &accepted, code, object)
 }
 
-impl Outcome {
+impl WriteOutcome {
     /// The answer in the form the client accepts; what is stored needs less work than its tree.
-    pub fn reply(self, engine: &Engine, r: &Request, row: &Row, code: u16) -> Result<Reply, Status> {
+    pub fn reply(self, engine: &Engine, r: &VerbRequest, row: &Row, code: u16) -> Result<Reply, Status> {
         let accepted = accepted(r, false)?;
         if let Self::Stored(raw) = &self
             && let Some(body) = stored(row, &accepted, raw)?
@@ -299,7 +299,7 @@ pub fn tabulate<'a>(
 pub fn single(
     columns: &[Column],
     cells: Vec<Value>,
-    r: &Request,
+    r: &VerbRequest,
     version: &str,
     object: &Value,
 ) -> Result<Value, Status> {

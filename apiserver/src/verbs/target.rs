@@ -5,19 +5,19 @@ use std::sync::Arc;
 use proto::resources::Row;
 use serde_json::{Value, json};
 
-use super::engine::Target;
-use super::{Request, namespace_of};
+use super::engine::WriteTarget;
+use super::{VerbRequest, namespace_of};
 use crate::crd;
 use crate::machinery::query::WriteOptions;
 
 /// The target of a write.
 pub fn target<'a>(
-    r: &'a Request,
+    r: &'a VerbRequest,
     row: &'a Row,
     subresource: &'a str,
     options: &'a WriteOptions,
     kind: &str,
-) -> Target<'a> {
+) -> WriteTarget<'a> {
     let mut object = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
     if options.dry_run {
         object["dryRun"] = json!(["All"]);
@@ -29,7 +29,7 @@ pub fn target<'a>(
         object["fieldValidation"] = Value::from(v);
     }
     let name = if r.info.names_object() { &r.info.name } else { "" };
-    let target = Target::new(row, (namespace_of(&r.info, row), name), &r.user, options);
+    let target = WriteTarget::new(row, (namespace_of(&r.info, row), name), &r.user, options);
     let conversions = crd::converts(row).then(Arc::default);
-    Target { subresource, options_object: object, recorder: r.recorder.clone(), conversions, ..target }
+    WriteTarget { subresource, options_object: object, recorder: r.recorder.clone(), conversions, ..target }
 }

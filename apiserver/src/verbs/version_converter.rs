@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use proto::Value;
-use proto::merge::apply::{Version, Versions};
+use proto::merge::apply::{FieldsVersion, Versions};
 use proto::resources::{Resource, Row};
 
-use super::managers::Kind;
+use super::managers::WrittenKind;
 use crate::crd;
 use crate::machinery::tree;
 use crate::registry::conversion;
@@ -66,8 +66,8 @@ pub(super) struct VersionConverter<'r> {
 }
 
 impl<'r> VersionConverter<'r> {
-    pub(super) fn of(kind: Kind<'r>, objects: [&Value; 2]) -> Self {
-        let Kind { rows, row, conversions } = kind;
+    pub(super) fn of(kind: WrittenKind<'r>, objects: [&Value; 2]) -> Self {
+        let WrittenKind { rows, row, conversions } = kind;
         let mut others: Vec<Row> = Vec::new();
         for entry in objects.into_iter().flat_map(|o| tree::list(o, "/metadata/managedFields")) {
             let api_version = tree::text(entry, "/apiVersion");
@@ -98,21 +98,21 @@ impl<'r> VersionConverter<'r> {
 }
 
 impl Versions for VersionConverter<'_> {
-    fn find(&self, api_version: &str) -> Version<'_> {
+    fn find(&self, api_version: &str) -> FieldsVersion<'_> {
         let Some(row) = self.row(api_version) else {
             return match self.row.custom {
                 // Upstream tells versions that are gone from others of its own kinds alone.
-                Some(_) => Version::Lost(impossible(api_version)),
-                None => Version::Gone,
+                Some(_) => FieldsVersion::Lost(impossible(api_version)),
+                None => FieldsVersion::Gone,
             };
         };
         if crd::converts(row) {
-            let Some(conversions) = self.conversions else { return Version::Same };
+            let Some(conversions) = self.conversions else { return FieldsVersion::Same };
             if let Some(why) = conversions.failure(Some(api_version)) {
-                return Version::Lost(why);
+                return FieldsVersion::Lost(why);
             }
         }
-        codec::served_schema(row).map_or(Version::Gone, Version::Other)
+        codec::served_schema(row).map_or(FieldsVersion::Gone, FieldsVersion::Other)
     }
 
     fn convert(&self, object: &Value, api_version: &str) -> Value {

@@ -26,9 +26,9 @@ use super::table::Include;
 use super::watch_frames::Framer;
 use super::watch_meters::WatchMetrics;
 use super::watch_start::{StartError, StartedWatch, WatchRequest};
-use super::{Body, Reply, Request, accepted, get, namespace_of};
+use super::{Body, Reply, VerbRequest, accepted, get, namespace_of};
 use crate::cache::{Change, Entry, EventType, Filter, Message, Watch};
-use crate::negotiate::{Accepted, Shape};
+use crate::negotiate::{Accepted, ObjectForm};
 
 /// Bytes after which a batch of frames is sent, where frames may be sent together.
 const BATCH: usize = 64 << 10;
@@ -289,7 +289,7 @@ fn duration(asked: i64, shortest: u64) -> Duration {
 }
 
 /// Scope of a watch as a word: `resource`, `namespace` or `cluster`.
-fn scope_label(r: &Request, namespace: &str) -> &'static str {
+fn scope_label(r: &VerbRequest, namespace: &str) -> &'static str {
     match (r.info.name.is_empty(), namespace.is_empty()) {
         (false, _) => "resource",
         (true, false) => "namespace",
@@ -310,11 +310,11 @@ struct WatchOptions {
 }
 
 impl WatchOptions {
-    fn read(engine: &Engine, r: &Request, row: &Row) -> Result<Self, Status> {
+    fn read(engine: &Engine, r: &VerbRequest, row: &Row) -> Result<Self, Status> {
         let mut selection = selection(&r.query, row, ListVerb::Watch(engine.policy.watch_lists))?;
         let accepted = accepted(r, true)?;
         let include =
-            if matches!(accepted.shape, Shape::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
+            if matches!(accepted.shape, ObjectForm::Table(_)) { Include::read(&r.query)? } else { Include::Metadata };
         if r.info.names_object() && !r.info.name.is_empty() {
             selection = selection.named(&r.info.name)?;
         }
@@ -334,7 +334,7 @@ impl WatchOptions {
 }
 
 /// The verb.
-pub async fn watch(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub async fn watch(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let since = std::time::Instant::now();
     let WatchOptions { accepted, include, mut selection, at, timeout, bookmarks, send_initial } =
         WatchOptions::read(engine, r, row)?;

@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::list::put;
 use super::table::{self, Include};
 use crate::cache::{Entry, EventType, Message, Progress, Raw};
-use crate::negotiate::{self, Accepted, Format, Shape};
+use crate::negotiate::{self, Accepted, Format, ObjectForm};
 use crate::storage::codec;
 
 /// Marks the bookmark after the initial events.
@@ -66,12 +66,12 @@ impl Framer {
         let tree;
         let (schema, value) = match self.accepted.shape {
             // A change is about one object, which has no form as a list: it is sent as it is.
-            Shape::Object | Shape::MetadataList(_) => (codec::served_schema(&self.row).ok(), object),
-            Shape::Metadata(version) => {
+            ObjectForm::Object | ObjectForm::MetadataList(_) => (codec::served_schema(&self.row).ok(), object),
+            ObjectForm::Metadata(version) => {
                 tree = negotiate::metadata_of(object, version);
                 (schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata"), &tree)
             }
-            Shape::Table(version) => {
+            ObjectForm::Table(version) => {
                 let meta = json!({"resourceVersion": crate::machinery::meta::text(object, "resourceVersion")});
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
                 tree = table::tabulate(&self.row, version, std::iter::once(object), self.include, meta, headers);
@@ -85,7 +85,7 @@ impl Framer {
     }
 
     fn object(&mut self, raw: &Raw) -> Vec<u8> {
-        if self.accepted.shape == Shape::Object && self.own() {
+        if self.accepted.shape == ObjectForm::Object && self.own() {
             match (self.accepted.format, raw) {
                 (Format::Protobuf, Raw::Proto(bytes)) => {
                     return protobuf::wrap(&self.row.api_version(), &self.row.kind, bytes);
@@ -112,7 +112,7 @@ impl Framer {
             let object = self.object(&codec::restamp(&entry.raw, revision));
             return self.frame(seen.as_str(), &object, out);
         }
-        let plain = self.accepted.shape == Shape::Object && self.accepted.format == Format::Json && self.own();
+        let plain = self.accepted.shape == ObjectForm::Object && self.accepted.format == Format::Json && self.own();
         if plain && entry.encoded.json.get().is_some() {
             let mut object = Vec::with_capacity(entry.raw.size() * 2);
             if table::typed_json(&self.row, entry, &mut object).is_ok() {
@@ -131,7 +131,8 @@ impl Framer {
             Format::Protobuf => Some(&m.live.protobuf),
             _ => None,
         };
-        let alike = self.accepted.shape == Shape::Object && self.own() && change.unfiltered_event() == Some(m.seen);
+        let alike =
+            self.accepted.shape == ObjectForm::Object && self.own() && change.unfiltered_event() == Some(m.seen);
         let mut make = || {
             let mut out = Vec::with_capacity(m.entry.raw.size() * 2 + 64);
             self.entry(m.seen, &m.entry, change.revision, &mut out);
@@ -150,7 +151,7 @@ impl Framer {
         }
         let object = json!({"kind": self.row.kind, "apiVersion": self.row.api_version(), "metadata": meta});
         let bytes = match self.accepted.shape {
-            Shape::Table(version) => {
+            ObjectForm::Table(version) => {
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
                 let one = initial_end.then_some(&object);
                 let tree = table::tabulate(&self.row, version, one.into_iter(), self.include, meta, headers);

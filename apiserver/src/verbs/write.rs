@@ -9,8 +9,8 @@ use shared::status::Status;
 use shared::traces;
 
 use super::engine::Engine;
-use super::managers::Kind;
-use super::{Reply, Request, managers, namespace_of, reply_object, target};
+use super::managers::WrittenKind;
+use super::{Reply, VerbRequest, managers, namespace_of, reply_object, target};
 use crate::admission::Operation;
 use crate::crd;
 use crate::machinery::meta;
@@ -20,7 +20,7 @@ use crate::registry::{conversion, owners, strategy};
 use crate::storage::{codec, other_than_asked};
 
 /// Decodes a body as the row's kind and fills in defaults.
-pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
+pub fn body(r: &VerbRequest, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
     if let Some(served) = crd::version_of(row) {
         let settle = |object: &mut Value| crd::objects::prune_and_default_sent(row, served, object);
         let decoded = negotiate::decode_custom(r.sent_body(), row, options.field_validation, settle)?;
@@ -43,7 +43,7 @@ pub fn body(r: &Request, row: &Row, options: &WriteOptions) -> Result<Decoded, S
 }
 
 /// Decodes the body of a subresource that has a kind of its own, and fills in its defaults.
-pub fn body_of_kind(r: &Request, kind: (&str, &str, &str), options: &WriteOptions) -> Result<Decoded, Status> {
+pub fn body_of_kind(r: &VerbRequest, kind: (&str, &str, &str), options: &WriteOptions) -> Result<Decoded, Status> {
     let (group, version, kind) = kind;
     let mut decoded =
         negotiate::decode(r.sent_body(), &Expected::kind(group, version, kind), options.field_validation)?;
@@ -106,7 +106,7 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Status> {
 }
 
 /// Traces the result of a write. Not the error's text: that may quote the object.
-fn traced<T>(r: &Request, stored: Result<T, Status>) -> Result<T, Status> {
+fn traced<T>(r: &VerbRequest, stored: Result<T, Status>) -> Result<T, Status> {
     let how = if stored.is_ok() { "Write to database call succeeded" } else { "Write to database call failed" };
     traces::step_of(how, "len", r.body.len());
     stored
@@ -115,7 +115,7 @@ fn traced<T>(r: &Request, stored: Result<T, Status>) -> Result<T, Status> {
 const STORING: &str = "About to store object in database";
 
 /// POST.
-pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub async fn create(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Create, &r.user_agent)?;
     traces::step("About to convert to expected version");
     let Decoded { mut object, mut warnings } = body(r, row, &options)?;
@@ -127,7 +127,7 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
     let namespace = namespace_of(&r.info, row);
     r.recorder.keep_warnings(check_namespace(&mut object, namespace), &warnings)?;
     owners::dedup(&mut object, owners::DedupPhase::Sent, &mut warnings);
-    let kind = Kind { rows: &engine.rows, row, conversions: None };
+    let kind = WrittenKind { rows: &engine.rows, row, conversions: None };
     managers::updated(kind, "", &Value::Null, &mut object, &options.field_manager);
     let mut t = target(r, row, "", &options, "CreateOptions");
     t.warnings = warnings;
@@ -140,7 +140,7 @@ pub async fn create(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Repl
 /// Creates of kinds that are computed or are actions.
 async fn create_virtual(
     engine: &Arc<Engine>,
-    r: &Request,
+    r: &VerbRequest,
     row: &Row,
     mut object: Value,
     options: &WriteOptions,
@@ -177,7 +177,7 @@ pub(super) fn check_uid(
 }
 
 /// Attributes to authorize when a request other than a create comes to create an object.
-pub(super) fn creation(r: &Request, row: &Resource) -> Attributes {
+pub(super) fn creation(r: &VerbRequest, row: &Resource) -> Attributes {
     Attributes {
         user: r.user.clone(),
         verb: "create".to_owned(),
@@ -193,7 +193,7 @@ pub(super) fn creation(r: &Request, row: &Resource) -> Attributes {
 }
 
 /// PUT of an object or one of its object-shaped subresources.
-pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &str) -> Result<Reply, Status> {
+pub async fn update(engine: &Arc<Engine>, r: &VerbRequest, row: &Row, subresource: &str) -> Result<Reply, Status> {
     let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
     traces::step("About to convert to expected version");
     let Decoded { mut object, mut warnings } = body(r, row, &options)?;
@@ -206,7 +206,7 @@ pub async fn update(engine: &Arc<Engine>, r: &Request, row: &Row, subresource: &
     t.creation = (subresource.is_empty() && strategy::strategy_of(row).create_on_update).then(|| creation(r, row));
     t.warnings = warnings;
     let conversions = t.conversions.clone();
-    let kind = Kind { rows: &engine.rows, row, conversions: conversions.as_deref() };
+    let kind = WrittenKind { rows: &engine.rows, row, conversions: conversions.as_deref() };
     let mut change = |old: Option<&Value>| {
         let mut new = object.clone();
         match old {

@@ -17,7 +17,7 @@ use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::plan::Kind;
+use self::plan::KnownKind;
 use self::types::Document;
 use crate::engine::action::Action;
 use crate::engine::context::Context;
@@ -74,7 +74,7 @@ impl Policies {
         for served in plan::matched(&spec, &catalogue.all) {
             let Served { group, version, kind, .. } = served;
             if let Some(object) = self.of_kind(group, version, kind).await? {
-                kinds.push(Kind { name: named(group, version, kind), object });
+                kinds.push(KnownKind { name: named(group, version, kind), object });
             }
         }
         let params = match &spec.param_kind {

@@ -18,7 +18,7 @@ pub const KINDS_MAX: usize = 10;
 
 /// A kind and what is known of it.
 #[derive(Clone, Debug)]
-pub struct Kind {
+pub struct KnownKind {
     /// Type as warnings name it: `apps/v1, Kind=Deployment`.
     pub name: String,
     /// Its type.
@@ -70,7 +70,11 @@ fn positions(list: &Option<Vec<String>>) -> HashMap<&str, usize> {
 
 /// The warnings, in the order of the expressions.
 #[must_use]
-pub fn warnings(spec: &ValidatingAdmissionPolicySpec, kinds: &[Kind], params: Option<&Type>) -> Vec<ExpressionWarning> {
+pub fn warnings(
+    spec: &ValidatingAdmissionPolicySpec,
+    kinds: &[KnownKind],
+    params: Option<&Type>,
+) -> Vec<ExpressionWarning> {
     let scenes: Vec<(&str, Declared)> =
         kinds.iter().map(|k| (k.name.as_str(), variables(spec, &k.object, params))).collect();
     let mut out = Vec::new();
@@ -119,11 +123,11 @@ mod tests {
         serde_json::from_value(v).expect("spec")
     }
 
-    fn deployment() -> Kind {
+    fn deployment() -> KnownKind {
         let document = proto::openapi::v3_group_version("apps", "v1").expect("a document");
         let document = Document::new(serde_json::from_slice(&document).expect("JSON"));
         let object = document.kind("apps", "v1", "Deployment").expect("kind");
-        Kind { name: "apps/v1, Kind=Deployment".into(), object }
+        KnownKind { name: "apps/v1, Kind=Deployment".into(), object }
     }
 
     #[test]

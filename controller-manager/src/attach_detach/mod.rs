@@ -27,8 +27,8 @@ use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
 use self::listed::Listed;
-use self::plan::{Attachment, Decision, Snapshot, Wanted};
-use self::report::{ByDriver, Operation, Report};
+use self::plan::{Attachment, NodeDecision, Snapshot, WantedVolume};
+use self::report::{ByDriver, Report, VolumeOperation};
 use self::volume::{Attachable, key_of};
 use self::wake::{bound_now, concerns, wake_users};
 use crate::engine::action::{Action, PatchKind, object_path};
@@ -95,8 +95,8 @@ enum Need {
 
 /// Wanted attachments by the names under which they are known.
 struct AllWanted {
-    attached: BTreeMap<String, Wanted>,
-    listed: BTreeMap<String, Wanted<Listed>>,
+    attached: BTreeMap<String, WantedVolume>,
+    listed: BTreeMap<String, WantedVolume<Listed>>,
 }
 
 impl AllWanted {
@@ -342,7 +342,7 @@ impl AttachDetach {
         driver.and_then(|d| d.spec.attach_required).unwrap_or(true).then_some(Need::Attach(found))
     }
 
-    fn wanted(&self, node: &str, users: &Users) -> BTreeMap<String, Wanted> {
+    fn wanted(&self, node: &str, users: &Users) -> BTreeMap<String, WantedVolume> {
         let mut memory = self.memory.lock();
         let now = clock::instant();
         memory.made.retain(|_, (_, _, at)| now.saturating_duration_since(*at) < UNSEEN);
@@ -360,13 +360,13 @@ impl AttachDetach {
                 same.flat_map(|(_, pods)| pods.clone()).collect()
             };
             let used_by = self.users_on(&elsewhere, used);
-            (name.clone(), Wanted { volume: volume.clone(), elsewhere, used_by, namespace: namespace_of(pods) })
+            (name.clone(), WantedVolume { volume: volume.clone(), elsewhere, used_by, namespace: namespace_of(pods) })
         });
         wanted.collect()
     }
 
     /// The volumes that the node has to list, and who else does.
-    fn to_list(&self, node: &str, users: &Users) -> BTreeMap<String, Wanted<Listed>> {
+    fn to_list(&self, node: &str, users: &Users) -> BTreeMap<String, WantedVolume<Listed>> {
         let wanted = users.listed.iter().map(|(name, (volume, pods))| {
             let lists = |n: &Arc<Node>| attached(n).iter().any(|v| v.name == *name);
             let others = if volume.exclusive { self.nodes.list() } else { Vec::new() };
@@ -374,7 +374,7 @@ impl AttachDetach {
             let elsewhere: BTreeSet<String> = others.filter(|n| n != node).collect();
             let used = |there: &Users| there.pods(name).cloned().collect();
             let used_by = self.users_on(&elsewhere, used);
-            (name.clone(), Wanted { volume: volume.clone(), elsewhere, used_by, namespace: namespace_of(pods) })
+            (name.clone(), WantedVolume { volume: volume.clone(), elsewhere, used_by, namespace: namespace_of(pods) })
         });
         wanted.collect()
     }
@@ -389,7 +389,7 @@ impl AttachDetach {
     fn attachments_of<'a>(
         &self,
         objects: &'a [Arc<VolumeAttachment>],
-        wanted: &BTreeMap<String, Wanted>,
+        wanted: &BTreeMap<String, WantedVolume>,
         node: (&str, Option<&Node>),
     ) -> BTreeMap<String, Attachment<'a>> {
         let mut memory = self.memory.lock();
@@ -420,7 +420,7 @@ impl AttachDetach {
     fn tell(
         &self,
         node: &str,
-        decision: &Decision,
+        decision: &NodeDecision,
         wanted: &AllWanted,
         users: &Users,
         objects: &[Arc<VolumeAttachment>],
@@ -488,7 +488,7 @@ impl AttachDetach {
         &self,
         name: &str,
         node: Option<&Node>,
-        decision: Decision,
+        decision: NodeDecision,
         attachments: &BTreeMap<String, Attachment<'_>>,
     ) -> Result<(), RestError> {
         if let (Some(report), Some(node)) = (&decision.report, node) {
@@ -516,7 +516,7 @@ impl AttachDetach {
                 tracing::warn!(node = name, %attachment, reason, "detaching a volume that may still be mounted");
             }
             let path = format!("{}/{attachment}", VolumeAttachment::url_path(&(), None));
-            self.report.lock().began(&attachment, Operation::Detach, clock::instant());
+            self.report.lock().began(&attachment, VolumeOperation::Detach, clock::instant());
             let shown = self.attachments.get("", &attachment);
             let uid = shown.as_ref().map(|a| object::uid(&a.metadata));
             self.executor.one(Action::Delete { path, options: json!({"preconditions": {"uid": uid}}) }).await?;
@@ -527,7 +527,7 @@ impl AttachDetach {
             .map_err(RestError::other)?;
             let made = (volume.key(), name.to_owned(), clock::instant());
             self.memory.lock().made.insert(attachment.clone(), made);
-            self.report.lock().began(&attachment, Operation::Attach, clock::instant());
+            self.report.lock().began(&attachment, VolumeOperation::Attach, clock::instant());
             match self.executor.one(Action::create(&object)).await {
                 Err(e) if e.already_exists() => {}
                 Err(e) => {

@@ -26,7 +26,7 @@ pub const UNMOUNT_WAIT: Duration = Duration::from_mins(6);
 
 /// A volume that pods of the node need.
 #[derive(Clone, Debug)]
-pub struct Wanted<V = Attachable> {
+pub struct WantedVolume<V = Attachable> {
     /// The volume.
     pub volume: V,
     /// Other nodes it is attached to, or about to be.
@@ -55,9 +55,9 @@ pub struct Snapshot<'a> {
     /// Volumes that a node which is gone had mounted when it was seen last; None when nobody knows.
     pub left_mounted: Option<&'a [String]>,
     /// By attachment name.
-    pub wanted: &'a BTreeMap<String, Wanted>,
+    pub wanted: &'a BTreeMap<String, WantedVolume>,
     /// By the name in the node's status.
-    pub listed: &'a BTreeMap<String, Wanted<Listed>>,
+    pub listed: &'a BTreeMap<String, WantedVolume<Listed>>,
     /// By name.
     pub attachments: &'a BTreeMap<String, Attachment<'a>>,
     /// Attachments that were made and that the cache does not show yet.
@@ -71,7 +71,7 @@ pub type Forced = Option<&'static str>;
 
 /// Decision about a node.
 #[derive(Debug, Default, PartialEq)]
-pub struct Decision {
+pub struct NodeDecision {
     /// Attachments to make, by name.
     pub attach: Vec<(String, Attachable)>,
     /// Volumes that wait for another node: the name under which they are wanted and the complaint.
@@ -88,8 +88,8 @@ pub struct Decision {
 
 /// Decide for one node.
 #[must_use]
-pub fn plan(s: &Snapshot<'_>) -> Decision {
-    let mut out = Decision::default();
+pub fn plan(s: &Snapshot<'_>) -> NodeDecision {
+    let mut out = NodeDecision::default();
     let managed = s.node.is_none_or(|n| object::annotation(&n.metadata, MANAGED) == Some("true"));
     if !managed {
         return out;
@@ -104,7 +104,7 @@ pub fn plan(s: &Snapshot<'_>) -> Decision {
     out
 }
 
-fn attach(s: &Snapshot<'_>, out: &mut Decision) {
+fn attach(s: &Snapshot<'_>, out: &mut NodeDecision) {
     for (name, wanted) in s.wanted {
         if s.attachments.contains_key(name) || s.made.contains(name) {
             continue;
@@ -117,7 +117,7 @@ fn attach(s: &Snapshot<'_>, out: &mut Decision) {
     }
 }
 
-fn multi_attach<V>(wanted: &Wanted<V>, volume: &str) -> String {
+fn multi_attach<V>(wanted: &WantedVolume<V>, volume: &str) -> String {
     let names: Vec<&str> =
         wanted.used_by.iter().filter(|(ns, _)| *ns == wanted.namespace).map(|(_, name)| name.as_str()).collect();
     let others = wanted.used_by.len() - names.len();
@@ -132,7 +132,7 @@ fn multi_attach<V>(wanted: &Wanted<V>, volume: &str) -> String {
     format!("Multi-Attach error for volume {volume:?} {why}")
 }
 
-fn detach(s: &Snapshot<'_>, out: &mut Decision) {
+fn detach(s: &Snapshot<'_>, out: &mut NodeDecision) {
     let healthy = s.node.is_some_and(nodes::ready);
     let out_of_service = s.node.is_some_and(|n| nodes::taints(n).iter().any(|t| t.key == OUT_OF_SERVICE));
     for (name, attachment) in s.attachments {
@@ -163,7 +163,7 @@ fn in_use(node: &Node, unique_name: &str) -> bool {
 }
 
 /// The node's list: what is attached and stays so. Entries of other plugins are not touched.
-fn report(s: &Snapshot<'_>, node: &Node, out: &mut Decision) {
+fn report(s: &Snapshot<'_>, node: &Node, out: &mut NodeDecision) {
     let old: &[AttachedVolume] = node.status.as_ref().and_then(|st| st.volumes_attached.as_deref()).unwrap_or_default();
     let stays = s.attachments.iter().filter(|(name, a)| {
         let leaving = object::deleting(&a.object.metadata) || out.detach.iter().any(|(n, _)| n == *name);
@@ -189,7 +189,7 @@ fn report(s: &Snapshot<'_>, node: &Node, out: &mut Decision) {
 
 /// The volumes that only have to be listed: those that pods need, as far as no other node is in the way, and those that
 /// are mounted still.
-fn listed(s: &Snapshot<'_>, node: &Node, old: &[AttachedVolume], out: &mut Decision) -> BTreeSet<String> {
+fn listed(s: &Snapshot<'_>, node: &Node, old: &[AttachedVolume], out: &mut NodeDecision) -> BTreeSet<String> {
     let mut names: BTreeSet<String> =
         old.iter().map(|v| &v.name).filter(|n| is_listed(n) && in_use(node, n)).cloned().collect();
     for (name, wanted) in s.listed {

@@ -20,10 +20,13 @@ fn volume(name: &str) -> Attachable {
     Attachable { volume: name.into(), driver: "d".into(), handle: name.into(), exclusive: true, inline: None }
 }
 
-fn wanted(name: &str, elsewhere: &[&str], used_by: &[(&str, &str)]) -> BTreeMap<String, Wanted> {
+fn wanted(name: &str, elsewhere: &[&str], used_by: &[(&str, &str)]) -> BTreeMap<String, WantedVolume> {
     let elsewhere = elsewhere.iter().map(|s| (*s).to_owned()).collect();
     let used_by = used_by.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-    BTreeMap::from([(name.to_owned(), Wanted { volume: volume(name), elsewhere, used_by, namespace: "ns".into() })])
+    BTreeMap::from([(
+        name.to_owned(),
+        WantedVolume { volume: volume(name), elsewhere, used_by, namespace: "ns".into() },
+    )])
 }
 
 fn attachment(attached: bool, deleting: bool) -> VolumeAttachment {
@@ -35,21 +38,21 @@ fn attachment(attached: bool, deleting: bool) -> VolumeAttachment {
 
 fn look(
     node: Option<&Node>,
-    wanted: &BTreeMap<String, Wanted>,
+    wanted: &BTreeMap<String, WantedVolume>,
     va: Option<&VolumeAttachment>,
     unwanted_for: u64,
-) -> Decision {
+) -> NodeDecision {
     look_after(node, wanted, va, unwanted_for, &[])
 }
 
 /// After attachments were made that the cache does not show yet.
 fn look_after(
     node: Option<&Node>,
-    wanted: &BTreeMap<String, Wanted>,
+    wanted: &BTreeMap<String, WantedVolume>,
     va: Option<&VolumeAttachment>,
     unwanted_for: u64,
     made: &[&str],
-) -> Decision {
+) -> NodeDecision {
     let made = made.iter().map(|name| (*name).to_owned()).collect();
     let attachments = va
         .map(|object| {
@@ -77,14 +80,14 @@ fn attaches_what_pods_need() {
     let d = look(Some(&n), &wanted("a", &[], &[]), None, 0);
     assert_eq!(d.attach, [("a".to_owned(), volume("a"))]);
     let d = look_after(Some(&n), &wanted("a", &[], &[]), None, 0, &["a"]);
-    assert_eq!(d, Decision::default(), "the cache does not show it yet");
+    assert_eq!(d, NodeDecision::default(), "the cache does not show it yet");
     let d = look(Some(&n), &wanted("a", &[], &[]), Some(&attachment(false, false)), 0);
-    assert_eq!(d, Decision::default(), "the driver is at it");
+    assert_eq!(d, NodeDecision::default(), "the driver is at it");
     let d = look(Some(&n), &wanted("a", &[], &[]), Some(&attachment(true, false)), 0);
     assert_eq!(d.report.map(|r| r[0].name.clone()).as_deref(), Some(IN_USE));
     assert_eq!(d.attached, ["a"]);
     let unmanaged = node(json!({"metadata": {"annotations": {MANAGED: "false"}}}));
-    assert_eq!(look(Some(&unmanaged), &wanted("a", &[], &[]), None, 0), Decision::default());
+    assert_eq!(look(Some(&unmanaged), &wanted("a", &[], &[]), None, 0), NodeDecision::default());
 }
 
 #[test]
@@ -215,7 +218,7 @@ fn what_only_has_to_be_listed() {
     let disk = Listed { volume: "pv".into(), unique_name: DISK.into(), exclusive: true };
     let want = |elsewhere: &[&str]| {
         let elsewhere = elsewhere.iter().map(|s| (*s).to_owned()).collect();
-        let wanted = Wanted { volume: disk.clone(), elsewhere, used_by: Vec::new(), namespace: "ns".into() };
+        let wanted = WantedVolume { volume: disk.clone(), elsewhere, used_by: Vec::new(), namespace: "ns".into() };
         BTreeMap::from([(DISK.to_owned(), wanted)])
     };
     let (mounted, there) =

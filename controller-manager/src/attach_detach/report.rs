@@ -20,14 +20,14 @@ const ACTUAL: &str = "actual_state_of_world";
 
 /// Operations on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum VolumeOperation {
     /// The volume is attached to a node.
     Attach,
     /// The volume is detached from a node.
     Detach,
 }
 
-impl Operation {
+impl VolumeOperation {
     fn name(self) -> &'static str {
         match self {
             Self::Attach => "volume_attach",
@@ -40,7 +40,7 @@ impl Operation {
 #[derive(Debug, PartialEq)]
 pub struct Ended {
     /// Operation that was tried.
-    pub operation: Operation,
+    pub operation: VolumeOperation,
     /// The operation succeeded.
     pub success: bool,
     /// Since when.
@@ -49,7 +49,7 @@ pub struct Ended {
 
 #[derive(Debug)]
 struct Begun {
-    operation: Operation,
+    operation: VolumeOperation,
     since: Instant,
     /// Time at which the driver's last try failed.
     failed: Option<Time>,
@@ -95,7 +95,7 @@ impl Report {
     }
 
     /// An operation was asked for.
-    pub fn began(&mut self, attachment: &str, operation: Operation, now: Instant) {
+    pub fn began(&mut self, attachment: &str, operation: VolumeOperation, now: Instant) {
         self.begun.insert(attachment.to_owned(), Begun { operation, since: now, failed: None });
     }
 
@@ -120,12 +120,12 @@ impl Report {
         let (operation, since) = (begun.operation, begun.since);
         let status = attachment.status.as_ref();
         let error = match operation {
-            Operation::Attach => status.and_then(|s| s.attach_error.as_ref()),
-            Operation::Detach => status.and_then(|s| s.detach_error.as_ref()),
+            VolumeOperation::Attach => status.and_then(|s| s.attach_error.as_ref()),
+            VolumeOperation::Detach => status.and_then(|s| s.detach_error.as_ref()),
         };
         let done = match operation {
-            Operation::Attach => !gone && status.is_some_and(|s| s.attached),
-            Operation::Detach => gone,
+            VolumeOperation::Attach => !gone && status.is_some_and(|s| s.attached),
+            VolumeOperation::Detach => gone,
         };
         if done || gone {
             self.begun.remove(name);
@@ -164,7 +164,7 @@ mod tests {
             )
         };
         let ended = |operation, success, second| Some(Ended { operation, success, since: at(second) });
-        let (attach, detach) = (Operation::Attach, Operation::Detach);
+        let (attach, detach) = (VolumeOperation::Attach, VolumeOperation::Detach);
         assert_eq!(report.ended(&attachment(json!({"attached": true})), false, at(0)), None, "nobody asked for it");
         report.began("a", attach, at(1));
         assert_eq!(report.ended(&attachment(json!({"attached": false})), false, at(2)), None);

@@ -154,7 +154,7 @@ const NO_NODES: &str = "There are no available nodes for LoadBalancer";
 type Hosts = BTreeMap<String, String>;
 
 /// A load balancer, as far as it is known.
-struct Made {
+struct KnownLoadBalancer {
     service: Arc<Service>,
     hosts: Hosts,
 }
@@ -165,7 +165,7 @@ struct Balancers {
     nodes: Store<Node>,
     cloud: Arc<dyn Provider>,
     cluster: String,
-    made: Mutex<HashMap<Key, Made>>,
+    made: Mutex<HashMap<Key, KnownLoadBalancer>>,
     /// Load balancers that are told of nodes at a time.
     workers: usize,
 }
@@ -326,7 +326,7 @@ impl Balancers {
         if targets.is_empty() {
             self.say(service, true, "UnAvailableLoadBalancer", NO_NODES);
         }
-        self.made.lock().insert(key.clone(), Made { service: Arc::clone(service), hosts });
+        self.made.lock().insert(key.clone(), KnownLoadBalancer { service: Arc::clone(service), hosts });
         let new = self.cloud.ensure_load_balancer(&self.cluster, service, &targets).await;
         let new = new.map_err(|e| RestError::other(format!("failed to ensure load balancer: {e}")))?;
         self.say(service, false, "EnsuredLoadBalancer", "Ensured load balancer");

@@ -32,7 +32,7 @@ pub struct Snapshot {
 
 /// Decision about a cron job.
 #[derive(Debug, Default)]
-pub struct Decision {
+pub struct CronJobDecision {
     /// Events, and deletions of what is replaced, first of all.
     pub actions: Vec<Action>,
     /// The job to start, and the time it was due.
@@ -55,9 +55,9 @@ fn finished(job: &Job) -> Option<&'static str> {
 
 /// Decide.
 #[must_use]
-pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
-    let Some(spec) = s.cron.spec.as_ref() else { return Decision::default() };
-    let mut d = Decision { status: s.cron.status.clone().unwrap_or_default(), ..Decision::default() };
+pub fn plan(s: &Snapshot, now: Timestamp) -> CronJobDecision {
+    let Some(spec) = s.cron.spec.as_ref() else { return CronJobDecision::default() };
+    let mut d = CronJobDecision { status: s.cron.status.clone().unwrap_or_default(), ..CronJobDecision::default() };
     let about = object::reference::<CronJob>(&s.cron.metadata);
     follow_jobs(s, &about, &mut d);
     d.past = clean_up(s, spec, &about);
@@ -101,7 +101,7 @@ fn scheduled(job: &Job) -> Option<Timestamp> {
 }
 
 /// Keep the list of active jobs true.
-fn follow_jobs(s: &Snapshot, about: &ObjectReference, d: &mut Decision) {
+fn follow_jobs(s: &Snapshot, about: &ObjectReference, d: &mut CronJobDecision) {
     let mut active = d.status.active.take().unwrap_or_default();
     for job in &s.jobs {
         let (name, uid) = (object::name(&job.metadata), object::uid(&job.metadata));
@@ -160,7 +160,7 @@ fn delete(job: &Job, about: &ObjectReference) -> [Action; 2] {
     [Action::delete_with::<Job>(&job.metadata, options), Action::normal(about, "SuccessfulDelete", text)]
 }
 
-fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timestamp, d: &mut Decision) {
+fn start(s: &Snapshot, spec: &CronJobSpec, about: &ObjectReference, now: Timestamp, d: &mut CronJobDecision) {
     let named = match spec.time_zone.as_deref().map(|name| (name, cron::zone(name))) {
         None => None,
         Some((_, Ok(zone))) => Some(zone),
@@ -299,11 +299,11 @@ mod tests {
         )
     }
 
-    fn decide(cron: Arc<CronJob>, jobs: Vec<Arc<Job>>, now: &str) -> Decision {
+    fn decide(cron: Arc<CronJob>, jobs: Vec<Arc<Job>>, now: &str) -> CronJobDecision {
         plan(&Snapshot { cron, jobs, local: TimeZone::UTC }, now.parse().expect("time"))
     }
 
-    fn log(d: &Decision) -> Vec<String> {
+    fn log(d: &CronJobDecision) -> Vec<String> {
         let tell = |a: &Action| match a {
             Action::Delete { path, .. } => format!("delete {}", path.rsplit('/').next().unwrap_or("")),
             Action::Event { reason, .. } => (*reason).to_owned(),
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn what_is_said_of_bad_zones_and_missed_times() {
-        let told = |d: &Decision| match d.actions.as_slice() {
+        let told = |d: &CronJobDecision| match d.actions.as_slice() {
             [Action::Event { message, .. }] => message.clone(),
             other => panic!("{other:?}"),
         };

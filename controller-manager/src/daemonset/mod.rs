@@ -26,7 +26,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
-use crate::engine::history::{self, Historied, Made};
+use crate::engine::history::{self, Historied, MadeRevision};
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, Paced, PodWatch};
 use crate::engine::pod::Pod;
@@ -153,7 +153,7 @@ impl DaemonSets {
         let mut actions = plan::plan(&snapshot, clock::now());
         self.note_failures(&snapshot, &actions);
         if let Some(Action::Create { path, body }) = actions.first() {
-            if history::make(&self.executor, path, body).await? == Made::Taken {
+            if history::make(&self.executor, path, body).await? == MadeRevision::Taken {
                 return history::another_name(&self.executor, &*snapshot.set).await;
             }
             actions.remove(0);

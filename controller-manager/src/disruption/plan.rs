@@ -40,7 +40,7 @@ pub struct Snapshot {
 
 /// The status to store, if it changed, and when to look again.
 #[derive(Debug, Default)]
-pub struct Decision {
+pub struct BudgetDecision {
     /// New status.
     pub status: Option<PodDisruptionBudgetStatus>,
     /// Time until a granted eviction expires.
@@ -77,8 +77,8 @@ pub fn needs_scales(budget: &PodDisruptionBudget) -> bool {
 
 /// Decide.
 #[must_use]
-pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
-    let Some(spec) = s.budget.spec.as_ref() else { return Decision::default() };
+pub fn plan(s: &Snapshot, now: Timestamp) -> BudgetDecision {
+    let Some(spec) = s.budget.spec.as_ref() else { return BudgetDecision::default() };
     let old = s.budget.status.clone().unwrap_or_default();
     let total = i32::try_from(s.pods.len()).unwrap_or(i32::MAX);
     let by_scale = || -> Result<i32, String> {
@@ -96,7 +96,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
         Ok(found) => found,
         Err(why) => {
             let status = fail_safe(&s.budget, &why, now);
-            return Decision { status, failure: Some(why), ..Decision::default() };
+            return BudgetDecision { status, failure: Some(why), ..BudgetDecision::default() };
         }
     };
     let unmanaged = needs_scales(&s.budget) && s.pods.iter().any(|p| object::controller_of(&p.metadata).is_none());
@@ -127,7 +127,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
         conditions: Some(with(old.conditions.clone().unwrap_or_default(), condition)),
     };
     let status = Some(status).filter(|n| s.budget.status.as_ref() != Some(n));
-    Decision { status, again, failure: None, unmanaged, not_deleted }
+    BudgetDecision { status, again, failure: None, unmanaged, not_deleted }
 }
 
 /// The status of a budget that could not be dealt with, unless it is there: nothing may be taken down, and the generation
@@ -215,7 +215,7 @@ mod tests {
         status: Value,
         pods: Vec<Arc<Pod>>,
         replicas: Option<i32>,
-    ) -> (i32, i32, i32, i32, Decision) {
+    ) -> (i32, i32, i32, i32, BudgetDecision) {
         let scales = match replicas {
             Some(n) => Ok(pods
                 .iter()

@@ -16,7 +16,7 @@ use shared::informer::{Cached as _, Event, Store};
 use shared::workqueue::Queue;
 
 use self::held::Held;
-use self::plan::{Change, Snapshot};
+use self::plan::{EndpointsWrite, Snapshot};
 use self::stale::Replaced;
 use crate::engine::action::{Action, join};
 use crate::engine::context::Context;
@@ -118,14 +118,14 @@ impl EndpointsController {
         Err(error)
     }
 
-    async fn write(&self, key: &Key, change: &Change) -> Result<(), RestError> {
+    async fn write(&self, key: &Key, change: &EndpointsWrite) -> Result<(), RestError> {
         let rest = &self.executor.rest;
         match change {
-            Change::Create(new) => {
+            EndpointsWrite::Create(new) => {
                 let path = Held::collection_path(Some(new.meta().namespace()));
                 rest.send_packed("POST", &path, new.body()).await.map(drop)
             }
-            Change::Update(new) => {
+            EndpointsWrite::Update(new) => {
                 let stored = rest.send_packed("PUT", &new.path(), new.body()).await?;
                 self.replaced.note(key, new.meta().version(), &stored.resource_version);
                 Ok(())

@@ -36,7 +36,7 @@ pub struct Snapshot {
 
 /// Writes of a plan.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum EndpointsWrite {
     /// The object was not there.
     Create(Held),
     /// The object as it is to be, in the version it was seen in.
@@ -45,7 +45,7 @@ pub enum Change {
 
 /// Create or update the Endpoints object, if it is not as it should be.
 #[must_use]
-pub fn plan(s: &Snapshot) -> Option<Change> {
+pub fn plan(s: &Snapshot) -> Option<EndpointsWrite> {
     let spec = services::selecting(&s.service)?;
     let mut sets = PortSets::new(spec);
     let addresses = addresses(s, spec, &mut sets);
@@ -63,13 +63,13 @@ pub fn plan(s: &Snapshot) -> Option<Change> {
             annotations: annotations(Texts::new(), trigger.as_deref(), cut),
             owner: None,
         };
-        return Some(Change::Create(Held::new(&meta, &written)));
+        return Some(EndpointsWrite::Create(Held::new(&meta, &written)));
     };
     if same(current, &written, &labels, cut) {
         return None;
     }
     let annotations = annotations(current.meta().annotations(), trigger.as_deref(), cut);
-    Some(Change::Update(current.with(&labels, &annotations, &written)))
+    Some(EndpointsWrite::Update(current.with(&labels, &annotations, &written)))
 }
 
 /// A pod behind the service.
@@ -145,12 +145,14 @@ fn truncate(subsets: &mut [Subset<'_>]) -> bool {
 /// Returns the object, reason and message of the event about a failed write. An object that is to be made has no
 /// namespace yet.
 #[must_use]
-pub fn complaint(change: &Change, key: &Key) -> (ObjectReference, &'static str, String) {
+pub fn complaint(change: &EndpointsWrite, key: &Key) -> (ObjectReference, &'static str, String) {
     let (of, reason, what) = match change {
-        Change::Create(new) => (new, "FailedToCreateEndpoint", format!("Failed to create endpoint for service {key}")),
-        Change::Update(new) => (new, "FailedToUpdateEndpoint", format!("Failed to update endpoint {key}")),
+        EndpointsWrite::Create(new) => {
+            (new, "FailedToCreateEndpoint", format!("Failed to create endpoint for service {key}"))
+        }
+        EndpointsWrite::Update(new) => (new, "FailedToUpdateEndpoint", format!("Failed to update endpoint {key}")),
     };
-    let there = matches!(change, Change::Update(_));
+    let there = matches!(change, EndpointsWrite::Update(_));
     let text = |text: &str| Some(text.to_owned()).filter(|_| there);
     let about = ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -251,7 +253,7 @@ mod tests {
             trigger: None,
         };
         match plan(&s) {
-            Some(Change::Create(made)) => {
+            Some(EndpointsWrite::Create(made)) => {
                 let again = Held::of_json(&serde_json::to_value(made.typed().expect("typed")).expect("json"));
                 assert_eq!(again.expect("an object").subsets(), made.subsets(), "as the server writes it");
                 serde_json::to_value(made.typed().expect("typed")).expect("json")["subsets"].clone()
@@ -316,14 +318,15 @@ mod tests {
     fn failures_are_told_of_the_endpoints() {
         let held = |meta: Value| Held::of_json(&json!({"metadata": meta})).expect("endpoints");
         let key = Key::new("ns", "web");
-        let (about, reason, what) = complaint(&Change::Create(held(json!({"name": "web", "namespace": "ns"}))), &key);
+        let (about, reason, what) =
+            complaint(&EndpointsWrite::Create(held(json!({"name": "web", "namespace": "ns"}))), &key);
         assert_eq!(
             (about.kind.as_deref(), about.namespace, reason),
             (Some("Endpoints"), None, "FailedToCreateEndpoint")
         );
         assert_eq!(what, "Failed to create endpoint for service ns/web");
         let there = held(json!({"name": "web", "namespace": "ns", "uid": "u"}));
-        let (about, _, what) = complaint(&Change::Update(there), &key);
+        let (about, _, what) = complaint(&EndpointsWrite::Update(there), &key);
         assert_eq!((about.uid.as_deref(), about.namespace.as_deref()), (Some("u"), Some("ns")));
         assert_eq!(what, "Failed to update endpoint ns/web");
     }
@@ -333,7 +336,7 @@ mod tests {
         let service: Arc<Service> = Arc::new(serde_json::from_value(service(json!({}))).expect("service"));
         let pods: Vec<Arc<Pod>> = vec![Arc::new(serde_json::from_value(pod("a", "10.1.0.1", true)).expect("pod"))];
         let mut s = Snapshot { service, pods, current: None, trigger: Some(Timestamp::UNIX_EPOCH) };
-        let Some(Change::Create(made)) = plan(&s) else { panic!("no creation") };
+        let Some(EndpointsWrite::Create(made)) = plan(&s) else { panic!("no creation") };
         let body = made.typed().expect("typed").metadata;
         assert_eq!(body.annotations.expect("annotations")[TRIGGER], "1970-01-01T00:00:00Z");
         assert_eq!(json!(body.labels), json!({"l": "1", MANAGED_BY: CONTROLLER}));
@@ -341,6 +344,6 @@ mod tests {
         s.trigger = None;
         assert_eq!(plan(&s), None);
         s.pods.clear();
-        assert!(matches!(plan(&s), Some(Change::Update(_))));
+        assert!(matches!(plan(&s), Some(EndpointsWrite::Update(_))));
     }
 }

@@ -79,7 +79,7 @@ struct Hinted {
 }
 
 /// Reasons why a sync failed.
-enum Stop {
+enum SyncFailure {
     /// The cache lags behind what was written.
     Stale,
     Failed(RestError),
@@ -180,14 +180,14 @@ impl Slices {
     async fn sync(&self, key: &Key) -> Synced {
         let (result, synced) = match self.reconcile(key).await {
             Ok(()) => ("success", Ok(self.tracker.missed(key).then_some(Duration::ZERO))),
-            Err(Stop::Stale) => ("stale", Ok(Some(STALE_RETRY))),
-            Err(Stop::Failed(e)) => ("error", Err(e)),
+            Err(SyncFailure::Stale) => ("stale", Ok(Some(STALE_RETRY))),
+            Err(SyncFailure::Failed(e)) => ("error", Err(e)),
         };
         metrics::count("endpoint_slice_controller_syncs", &[result]);
         synced
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<(), Stop> {
+    async fn reconcile(&self, key: &Key) -> Result<(), SyncFailure> {
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
             // The slices go by garbage collection.
             self.triggers.lock().forget(key);
@@ -204,7 +204,7 @@ impl Slices {
         slices.retain(|s| s.meta().label(MANAGED_BY) == Some(CONTROLLER));
         slices.sort_by(|a, b| a.meta().name().cmp(b.meta().name()));
         if self.tracker.stale(key, &slices, clock::instant()) {
-            return Err(Stop::Stale);
+            return Err(SyncFailure::Stale);
         }
         let snapshot = self.snapshot(key, service, slices);
         let Plan { writes, hinted, served, lost } = plan::plan(&snapshot);
@@ -230,7 +230,7 @@ impl Slices {
         let about = object::reference::<Service>(&snapshot.service.metadata);
         let event = format!("Error updating Endpoint Slices for Service {key}: {text}");
         self.executor.events.say(&about, true, "FailedToUpdateEndpointSlices", event);
-        Err(Stop::Failed(failed.into_iter().next().map_or_else(|| RestError::other(text), |f| f.error)))
+        Err(SyncFailure::Failed(failed.into_iter().next().map_or_else(|| RestError::other(text), |f| f.error)))
     }
 
     /// Gathers the inputs of the plan for a service.

@@ -97,7 +97,7 @@ fn reconcile_family(s: &Snapshot, spec: &ServiceSpec, family: &str, plan: &mut P
     let mut groups = groups(s, spec, family, &mut plan.lost);
     let told = zone_hints(s, family, &mut groups, plan);
     let frame = Frame { s, family, labels: labels(s, spec) };
-    let mut out = Changes::default();
+    let mut out = SliceChanges::default();
     let mut by_ports: BTreeMap<Ports<'_>, Vec<&Arc<Slice>>> = BTreeMap::new();
     for slice in s.slices.iter().filter(|x| x.address_type() == family && !x.meta().deleting()) {
         if !slice.meta().has_owner("v1", "Service", object::uid(&s.service.metadata)) {
@@ -269,7 +269,7 @@ impl<'a> Frame<'a> {
 }
 
 #[derive(Default)]
-struct Changes<'a> {
+struct SliceChanges<'a> {
     create: Vec<Content<'a>>,
     update: Vec<(&'a Arc<Slice>, Content<'a>)>,
     delete: Vec<&'a Arc<Slice>>,
@@ -278,7 +278,7 @@ struct Changes<'a> {
     kept: usize,
 }
 
-impl<'a> Changes<'a> {
+impl<'a> SliceChanges<'a> {
     /// Turn deletions and creations of the same shape into updates, keep a placeholder where nothing is left.
     fn finish(mut self, frame: &Frame<'a>) -> Vec<Write> {
         if self.create.is_empty() && self.update.is_empty() && self.kept == 0 {
@@ -307,7 +307,7 @@ struct Touched<'a> {
     endpoints: Vec<&'a [u8]>,
 }
 
-fn reconcile_ports<'a>(frame: &Frame<'a>, group: &'a Wanted<'_>, there: &[&'a Arc<Slice>], out: &mut Changes<'a>) {
+fn reconcile_ports<'a>(frame: &Frame<'a>, group: &'a Wanted<'_>, there: &[&'a Arc<Slice>], out: &mut SliceChanges<'a>) {
     let max = frame.s.max_per_slice;
     let mut missing = Missing::of(group);
     let mut unchanged: Vec<&'a Arc<Slice>> = Vec::new();

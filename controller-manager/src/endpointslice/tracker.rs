@@ -18,7 +18,7 @@ const UNSEEN: Duration = Duration::from_mins(5);
 
 /// Writes for one owner.
 #[derive(Debug, Default)]
-struct Written {
+struct WrittenSlices {
     /// uid → (generation, deleted).
     slices: HashMap<String, (i64, bool)>,
     /// Since when a look is put off until the cache shows it.
@@ -41,7 +41,7 @@ struct UnderWay {
 /// Generations of slices as last written, by owner.
 #[derive(Debug, Default)]
 pub struct Tracker {
-    written: Mutex<HashMap<Key, Written>>,
+    written: Mutex<HashMap<Key, WrittenSlices>>,
 }
 
 impl Tracker {

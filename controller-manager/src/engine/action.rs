@@ -39,6 +39,7 @@ impl PatchKind {
 
 /// One step a controller wants done.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "fields of variants say by their names what they are")]
 pub enum Action {
     /// POST `body` to the collection at `path`.
     Create { path: String, body: Value },

@@ -46,7 +46,7 @@ pub fn orphans(namespace: &str) -> String {
     format!("/{namespace}")
 }
 
-struct Inner {
+struct ContextInner {
     main: Client,
     own: Transport,
     anonymous: Option<Transport>,
@@ -70,7 +70,7 @@ struct Inner {
 /// Shared by all controllers; cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<Inner>,
+    inner: Arc<ContextInner>,
     factory: Factory,
 }
 
@@ -97,7 +97,7 @@ impl Clients {
 
 /// Host and port of the process.
 #[derive(Clone, Default)]
-pub struct Place {
+pub struct HostPort {
     /// The name of the machine.
     pub host: String,
     /// Its pages for debugging.
@@ -109,7 +109,7 @@ pub struct Place {
 impl Context {
     /// For one term of leadership, which ends with `shutdown`.
     #[must_use]
-    pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, place: Place) -> Self {
+    pub fn new(clients: Clients, tasks: TaskGroup, shutdown: Shutdown, settings: Settings, place: HostPort) -> Self {
         let main = clients.main.client();
         let factory = Factory::new(main.clone(), tasks.clone(), shutdown.clone());
         factory.prepare(|nodes: &Informer<Node>| {
@@ -120,7 +120,7 @@ impl Context {
         factory.prepare(|slices: &Informer<Slice>| slices.read_protobuf(Slice::read));
         factory.prepare(|endpoints: &Informer<Endpoints>| endpoints.read_protobuf(Endpoints::read));
         let hub = metadata::Hub::default();
-        let inner = Inner {
+        let inner = ContextInner {
             main,
             own: clients.main,
             anonymous: clients.anonymous,

@@ -1,7 +1,7 @@
 //! A controller's voice: events about the objects it works on.
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use shared::events::{Kind, Recorder};
+use shared::events::{EventKind, Recorder};
 
 /// Events with one controller's name as their source.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ impl Events {
 
     /// Record one event; never waits.
     pub fn say(&self, about: &ObjectReference, warning: bool, reason: &str, message: String) {
-        let kind = if warning { Kind::Warning } else { Kind::Normal };
+        let kind = if warning { EventKind::Warning } else { EventKind::Normal };
         self.recorder.event(about, kind, reason, message);
     }
 }

@@ -141,7 +141,7 @@ fn prefix(name: &str) -> &str {
 
 /// Results of making a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum MadeRevision {
     /// The revision exists, though it may not be in a cache yet.
     There,
     /// Another template's revision has its name.
@@ -149,14 +149,14 @@ pub enum Made {
 }
 
 /// Make a revision as [`current`] wants it.
-pub async fn make(executor: &Executor, path: &str, body: &Value) -> Result<Made, RestError> {
+pub async fn make(executor: &Executor, path: &str, body: &Value) -> Result<MadeRevision, RestError> {
     match executor.rest.post(path, body).await {
         Err(e) if e.already_exists() => {
             let name = body["metadata"]["name"].as_str().unwrap_or_default();
             let there = executor.rest.get(&join(path, name)).await?;
-            Ok(if holds_same(&there, body) { Made::There } else { Made::Taken })
+            Ok(if holds_same(&there, body) { MadeRevision::There } else { MadeRevision::Taken })
         }
-        other => other.map(|_| Made::There),
+        other => other.map(|_| MadeRevision::There),
     }
 }
 

@@ -23,7 +23,7 @@ use super::clock;
 use super::context::Context;
 use super::discovery::{Catalogue, Served, discover};
 use super::object::{Held, Metadata};
-use super::packed_of::{Kind, PackedOf};
+use super::packed_of::{NamespacedKind, PackedOf};
 use super::rest::{BRIEF_LIST, BRIEF_PROTOBUF};
 use super::wire::{self, Wired, text, wired};
 use crate::garbage_collector::graph::Owner;
@@ -119,7 +119,8 @@ impl Wired for Owner {
 
 /// Changes of objects of a resource.
 #[derive(Clone, Debug)]
-pub enum Change<'a> {
+#[expect(missing_docs, reason = "fields of variants say by their names what they are")]
+pub enum MetadataChange<'a> {
     /// All objects there are.
     Listed(Vec<Meta>),
     /// The object appeared or changed.
@@ -132,7 +133,7 @@ pub enum Change<'a> {
     Withdrawn,
 }
 
-type Listener = Box<dyn Fn(&Served, &Change<'_>) + Send + Sync>;
+type Listener = Box<dyn Fn(&Served, &MetadataChange<'_>) + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
@@ -157,7 +158,7 @@ pub struct Hub {
 
 impl Hub {
     /// Hear of every change from now on. Call before [`Hub::start`].
-    pub fn listen(&self, listener: impl Fn(&Served, &Change<'_>) + Send + Sync + 'static) {
+    pub fn listen(&self, listener: impl Fn(&Served, &MetadataChange<'_>) + Send + Sync + 'static) {
         self.shared.listeners.write().push(Box::new(listener));
     }
 
@@ -190,11 +191,11 @@ impl Hub {
         self.shared.complete.store(complete, Ordering::Release);
     }
 
-    fn tell(&self, served: &Served, change: &Change<'_>) {
+    fn tell(&self, served: &Served, change: &MetadataChange<'_>) {
         for listener in self.shared.listeners.read().iter() {
             listener(served, change);
         }
-        if matches!(change, Change::Applied(_) | Change::Deleted(_)) && defines_resources(served) {
+        if matches!(change, MetadataChange::Applied(_) | MetadataChange::Deleted(_)) && defines_resources(served) {
             self.rediscover();
         }
     }
@@ -205,11 +206,11 @@ impl Hub {
     }
 
     /// Feeds a kind that is held packed.
-    pub fn feed_packed<K: Kind + kube::Resource<DynamicType = ()>>(&self, informer: &Informer<PackedOf<K>>) {
+    pub fn feed_packed<K: NamespacedKind + kube::Resource<DynamicType = ()>>(&self, informer: &Informer<PackedOf<K>>) {
         let read = |object: &PackedOf<K>| wire::read(object.meta().bytes()).unwrap_or_default();
         self.feed_with::<PackedOf<K>, K>(informer, read, |old, new| {
             let (old, new) = (old.meta(), new.meta());
-            new.tied_as(old).then(|| Change::Touched { uid: new.uid(), version: new.version() })
+            new.tied_as(old).then(|| MetadataChange::Touched { uid: new.uid(), version: new.version() })
         });
     }
 
@@ -218,7 +219,7 @@ impl Hub {
         &self,
         informer: &Informer<K>,
         read: impl Fn(&K) -> Meta + Send + Sync + 'static,
-        touched: impl for<'a> Fn(&K, &'a K) -> Option<Change<'a>> + Send + Sync + 'static,
+        touched: impl for<'a> Fn(&K, &'a K) -> Option<MetadataChange<'a>> + Send + Sync + 'static,
     ) {
         let (group, version) = (A::group(&()).into_owned(), A::version(&()).into_owned());
         let served = Served {
@@ -233,9 +234,9 @@ impl Hub {
         let hub = self.clone();
         informer.add_handler(move |event: &Event<K>| {
             let change = match event {
-                Event::Updated { old, new } => touched(old, new).unwrap_or_else(|| Change::Applied(read(new))),
-                Event::Added(object) => Change::Applied(read(object)),
-                Event::Deleted(object) => Change::Deleted(read(object)),
+                Event::Updated { old, new } => touched(old, new).unwrap_or_else(|| MetadataChange::Applied(read(new))),
+                Event::Added(object) => MetadataChange::Applied(read(object)),
+                Event::Deleted(object) => MetadataChange::Deleted(read(object)),
             };
             hub.tell(&served, &change);
         });
@@ -297,7 +298,7 @@ impl Hub {
             if !keep {
                 token.cancel();
                 self.shared.synced.lock().remove(&(served.group.clone(), served.plural.clone()));
-                self.tell(served, &Change::Withdrawn);
+                self.tell(served, &MetadataChange::Withdrawn);
             }
             keep
         });
@@ -370,7 +371,7 @@ impl Follower for Watched {
             listing.push(meta);
             return Ok(version);
         }
-        self.hub.tell(&self.served, &Change::Applied(meta));
+        self.hub.tell(&self.served, &MetadataChange::Applied(meta));
         Ok(version)
     }
 
@@ -380,13 +381,13 @@ impl Follower for Watched {
         if let Some(listing) = &mut *self.listing.lock() {
             listing.retain(|listed| listed.uid != meta.uid);
         }
-        self.hub.tell(&self.served, &Change::Deleted(meta));
+        self.hub.tell(&self.served, &MetadataChange::Deleted(meta));
         Ok(version)
     }
 
     fn listed(&self) {
         if let Some(all) = self.listing.lock().take() {
-            self.hub.tell(&self.served, &Change::Listed(all));
+            self.hub.tell(&self.served, &MetadataChange::Listed(all));
         }
         *self.failing_since.lock() = None;
         self.now_synced();
@@ -405,13 +406,13 @@ impl Follower for Watched {
 }
 
 /// A change that left alone all that anybody wants to know of an object: heartbeats and progress do.
-fn touched<'a, K: Held>(old: &K, new: &'a K) -> Option<Change<'a>> {
+fn touched<'a, K: Held>(old: &K, new: &'a K) -> Option<MetadataChange<'a>> {
     let (old, new) = (old.metadata(), new.metadata());
     let same = old.uid() == new.uid()
         && old.owners() == new.owners()
         && old.finalizers() == new.finalizers()
         && old.deleted() == new.deleted();
-    same.then(|| Change::Touched {
+    same.then(|| MetadataChange::Touched {
         uid: new.uid().unwrap_or_default(),
         version: new.resource_version().unwrap_or_default(),
     })

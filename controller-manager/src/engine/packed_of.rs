@@ -11,29 +11,29 @@ use shared::informer::Cached;
 use super::packed::{Meta, NewMeta, Packed, Texts};
 
 /// A kind of the API in namespaces, by the API's own type.
-pub trait Kind: k8s_openapi::Resource + Clone + std::fmt::Debug + PartialEq + 'static {}
-impl<K: k8s_openapi::Resource + Clone + std::fmt::Debug + PartialEq + 'static> Kind for K {}
+pub trait NamespacedKind: k8s_openapi::Resource + Clone + std::fmt::Debug + PartialEq + 'static {}
+impl<K: k8s_openapi::Resource + Clone + std::fmt::Debug + PartialEq + 'static> NamespacedKind for K {}
 
 /// An object of a kind, packed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PackedOf<K: Kind> {
+pub struct PackedOf<K: NamespacedKind> {
     packed: Packed,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K: Kind> From<Packed> for PackedOf<K> {
+impl<K: NamespacedKind> From<Packed> for PackedOf<K> {
     fn from(packed: Packed) -> Self {
         Self { packed, kind: PhantomData }
     }
 }
 
 /// Nothing is known by its name but what the API server has.
-fn schema<K: Kind>() -> Result<&'static Message, String> {
+fn schema<K: NamespacedKind>() -> Result<&'static Message, String> {
     schema::kind_of(K::API_VERSION, K::KIND).ok_or_else(|| "no such kind".to_owned())
 }
 
 /// Path of the objects of a namespace, or of all of them.
-fn collection<K: Kind>(namespace: Option<&str>) -> String {
+fn collection<K: NamespacedKind>(namespace: Option<&str>) -> String {
     let root = if K::GROUP.is_empty() { "/api/" } else { "/apis/" };
     match namespace {
         Some(namespace) => [root, K::API_VERSION, "/namespaces/", namespace, "/", K::URL_PATH_SEGMENT].concat(),
@@ -41,7 +41,7 @@ fn collection<K: Kind>(namespace: Option<&str>) -> String {
     }
 }
 
-impl<K: Kind> PackedOf<K> {
+impl<K: NamespacedKind> PackedOf<K> {
     /// From what the server sent.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl<K: Kind> PackedOf<K> {
     }
 }
 
-impl<K: Kind> Cached for PackedOf<K> {
+impl<K: NamespacedKind> Cached for PackedOf<K> {
     fn kind_name() -> Cow<'static, str> {
         K::KIND.into()
     }
@@ -135,7 +135,7 @@ impl<K: Kind> Cached for PackedOf<K> {
     }
 }
 
-impl<'de, K: Kind> Deserialize<'de> for PackedOf<K> {
+impl<'de, K: NamespacedKind> Deserialize<'de> for PackedOf<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::of_json(&Value::deserialize(deserializer)?).map_err(de::Error::custom)
     }

@@ -45,20 +45,20 @@ impl PodReader {
     pub fn read(&mut self, raw: &[u8]) -> Result<Pod, String> {
         let mut pod = Pod::default();
         match self.survey(raw, &mut pod).map_err(|error| error.to_string())? {
-            Found::All => Ok(pod),
-            Found::NewTemplate(signature) => {
+            PodContents::All => Ok(pod),
+            PodContents::NewTemplate(signature) => {
                 let pod = fully(raw)?;
                 if let Some(spec) = &pod.spec {
                     self.templates.keep(signature, spec.template.arc());
                 }
                 Ok(pod)
             }
-            Found::TooMuch => fully(raw),
+            PodContents::TooMuch => fully(raw),
         }
     }
 
-    fn survey(&mut self, raw: &[u8], pod: &mut Pod) -> Result<Found, Error> {
-        let mut found = Found::All;
+    fn survey(&mut self, raw: &[u8], pod: &mut Pod) -> Result<PodContents, Error> {
+        let mut found = PodContents::All;
         for field in fields(raw) {
             match field? {
                 (1, value) => self.metadata(value.bytes("metadata")?, &mut pod.metadata)?,
@@ -68,12 +68,12 @@ impl PodReader {
                 }
                 (3, value) => {
                     if !self.status(value.bytes("status")?, pod.status.get_or_insert_default())? {
-                        return Ok(Found::TooMuch);
+                        return Ok(PodContents::TooMuch);
                     }
                 }
                 _ => {}
             }
-            if !matches!(found, Found::All) {
+            if !matches!(found, PodContents::All) {
                 break;
             }
         }
@@ -104,7 +104,7 @@ impl PodReader {
         Ok(())
     }
 
-    fn spec(&mut self, message: &[u8], spec: &mut PodSpec) -> Result<Found, Error> {
+    fn spec(&mut self, message: &[u8], spec: &mut PodSpec) -> Result<PodContents, Error> {
         const PLACE: u32 = 1 << 16;
         let signature = &mut self.signature;
         signature.clear();
@@ -114,13 +114,13 @@ impl PodReader {
             match number {
                 1 => {
                     if !volume(value, &mut volumes)? {
-                        return Ok(Found::TooMuch);
+                        return Ok(PodContents::TooMuch);
                     }
                 }
                 2 | 20 => sign_parts(value.bytes("containers")?, PLACE + number, &CONTAINER, signature)?,
                 10 => spec.node_name.add(value)?,
                 16 => spec.hostname.add(value)?,
-                39 => return Ok(Found::TooMuch),
+                39 => return Ok(PodContents::TooMuch),
                 number if TEMPLATE.contains(&number) => value.sign(PLACE + number, signature),
                 _ => {}
             }
@@ -130,9 +130,9 @@ impl PodReader {
         match self.templates.find(signature) {
             Some(template) => {
                 spec.template = Interned::known(template);
-                Ok(Found::All)
+                Ok(PodContents::All)
             }
-            None => Ok(Found::NewTemplate(signature)),
+            None => Ok(PodContents::NewTemplate(signature)),
         }
     }
 }
@@ -174,7 +174,7 @@ impl PodReader {
     }
 }
 
-enum Found {
+enum PodContents {
     All,
     /// The template is not known yet.
     NewTemplate(Signature),

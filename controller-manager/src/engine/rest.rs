@@ -52,7 +52,7 @@ pub struct Written {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct WrittenObject {
     metadata: Written,
 }
 
@@ -371,7 +371,7 @@ fn request(
 
 /// Reads the answer to a write. Deletions are answered with other things than objects.
 fn written(answer: &[u8]) -> Written {
-    serde_json::from_slice::<Answer>(answer).map(|a| a.metadata).unwrap_or_default()
+    serde_json::from_slice::<WrittenObject>(answer).map(|a| a.metadata).unwrap_or_default()
 }
 
 fn packed(raw: &[u8]) -> Written {

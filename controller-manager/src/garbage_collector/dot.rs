@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 
 use shared::status::go_quote;
 
-use super::graph::{Graph, Identity, Node, Uid};
+use super::graph::{Graph, GraphNode, Identity, Uid};
 
 /// The objects that own or are owned; with `uids`, only those that have to do with one of these.
 #[must_use]
 pub fn dot(graph: &Graph, uids: &[String]) -> String {
-    let tied = |node: &Node| !node.dependents.is_empty() || !node.owners.is_empty();
-    let shown: BTreeMap<&Uid, &Node> = match uids {
+    let tied = |node: &GraphNode| !node.dependents.is_empty() || !node.owners.is_empty();
+    let shown: BTreeMap<&Uid, &GraphNode> = match uids {
         [] => graph.nodes().filter(|(_, node)| tied(node)).collect(),
         some => kin(graph, some).into_iter().filter(|(_, node)| tied(node)).collect(),
     };
@@ -44,7 +44,7 @@ pub fn dot(graph: &Graph, uids: &[String]) -> String {
 }
 
 /// Returns these objects with all owners and dependents, over any number of steps.
-fn kin<'a>(graph: &'a Graph, uids: &[String]) -> BTreeMap<&'a Uid, &'a Node> {
+fn kin<'a>(graph: &'a Graph, uids: &[String]) -> BTreeMap<&'a Uid, &'a GraphNode> {
     let mut found = BTreeMap::new();
     let mut next: Vec<&str> = uids.iter().map(String::as_str).collect();
     while let Some(uid) = next.pop() {
@@ -66,7 +66,7 @@ struct State {
 }
 
 impl State {
-    fn of(node: &Node) -> Self {
+    fn of(node: &GraphNode) -> Self {
         Self {
             missing: false,
             deleting: node.deleting,
@@ -121,10 +121,10 @@ fn truth(value: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::garbage_collector::graph::{Owner, Seen};
+    use crate::garbage_collector::graph::{Owner, SeenMetadata};
 
-    fn seen(kind: &str, name: &str, owner: Option<(&str, &str)>, deleting: bool) -> Seen {
-        Seen {
+    fn seen(kind: &str, name: &str, owner: Option<(&str, &str)>, deleting: bool) -> SeenMetadata {
+        SeenMetadata {
             identity: Identity {
                 api_version: if kind == "Pod" { "v1".into() } else { "apps/v1".into() },
                 kind: kind.into(),

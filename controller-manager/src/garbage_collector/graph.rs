@@ -45,7 +45,7 @@ pub struct Identity {
 
 /// An object in the graph.
 #[derive(Debug)]
-pub struct Node {
+pub struct GraphNode {
     /// Identity of the object.
     pub identity: Identity,
     /// Its owners.
@@ -68,7 +68,7 @@ pub struct Node {
     pub lookups: u8,
 }
 
-impl Node {
+impl GraphNode {
     /// Reports whether a reference from an object in `namespace` leads here.
     fn is_meant_by(&self, owner: &Owner, namespace: &str) -> bool {
         !self.identity.is_far_from(namespace) && self.identity.is_called(owner)
@@ -119,7 +119,7 @@ impl Identity {
 
 /// Metadata of an object as a watch shows it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct SeenMetadata {
     /// Identity of the object.
     pub identity: Identity,
     /// Unique id.
@@ -162,24 +162,24 @@ pub struct Stray {
 #[derive(Debug, Default)]
 pub struct Graph {
     /// Boxed, as half of a large table is empty.
-    nodes: HashMap<Uid, Box<Node>>,
+    nodes: HashMap<Uid, Box<GraphNode>>,
 }
 
 impl Graph {
     /// A node by uid.
     #[must_use]
-    pub fn get(&self, uid: &str) -> Option<&Node> {
+    pub fn get(&self, uid: &str) -> Option<&GraphNode> {
         self.nodes.get(uid).map(|node| &**node)
     }
 
     /// A node and its uid.
     #[must_use]
-    pub fn entry(&self, uid: &str) -> Option<(&Uid, &Node)> {
+    pub fn entry(&self, uid: &str) -> Option<(&Uid, &GraphNode)> {
         self.nodes.get_key_value(uid).map(|(uid, node)| (uid, &**node))
     }
 
     /// All nodes.
-    pub fn nodes(&self) -> impl Iterator<Item = (&Uid, &Node)> {
+    pub fn nodes(&self) -> impl Iterator<Item = (&Uid, &GraphNode)> {
         self.nodes.iter().map(|(uid, node)| (uid, &**node))
     }
 
@@ -202,7 +202,7 @@ impl Graph {
     }
 
     /// Dependents of `uid` that are in the graph.
-    pub fn dependents<'a>(&'a self, uid: &str) -> impl Iterator<Item = (&'a Uid, &'a Node)> + 'a {
+    pub fn dependents<'a>(&'a self, uid: &str) -> impl Iterator<Item = (&'a Uid, &'a GraphNode)> + 'a {
         self.nodes
             .get(uid)
             .into_iter()
@@ -219,7 +219,7 @@ impl Graph {
     }
 
     /// An object appeared or changed.
-    pub fn observe(&mut self, seen: Seen) -> Work {
+    pub fn observe(&mut self, seen: SeenMetadata) -> Work {
         let mut work = Work::default();
         let uid = seen.uid.clone();
         let mut unveiled = false;
@@ -233,7 +233,7 @@ impl Graph {
                 (std::mem::replace(&mut node.owners, seen.owners.clone()), orphaned, waited)
             }
             None => {
-                let node = Node {
+                let node = GraphNode {
                     identity: seen.identity,
                     owners: seen.owners.clone(),
                     dependents: HashSet::default(),
@@ -306,7 +306,7 @@ impl Graph {
             let node = self.nodes.entry(owner.uid.clone()).or_insert_with(|| {
                 // Named but not seen: look it up.
                 work.delete.push(owner.uid.clone());
-                Box::new(Node {
+                Box::new(GraphNode {
                     identity: Identity::named(owner, &at.namespace),
                     owners: Vec::new(),
                     dependents: HashSet::default(),
@@ -394,7 +394,7 @@ fn group(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-fn stray(uid: &Uid, owner: &Node, dependent: &Uid, d: &Node) -> Option<Stray> {
+fn stray(uid: &Uid, owner: &GraphNode, dependent: &Uid, d: &GraphNode) -> Option<Stray> {
     let far = owner.identity.is_far_from(&d.identity.namespace);
     let named = d.owners.iter().find(|o| o.uid == *uid).filter(|_| far)?;
     Some(Stray { at: d.identity.clone(), uid: dependent.clone(), owner: named.clone() })

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn seen(uid: &str, owners: &[(&str, bool)], state: &str) -> Seen {
+fn seen(uid: &str, owners: &[(&str, bool)], state: &str) -> SeenMetadata {
     let owner = |(uid, block): &(&str, bool)| Owner {
         api_version: "v1".into(),
         kind: "X".into(),
@@ -10,7 +10,7 @@ fn seen(uid: &str, owners: &[(&str, bool)], state: &str) -> Seen {
         uid: (*uid).into(),
         block_owner_deletion: Some(*block),
     };
-    Seen {
+    SeenMetadata {
         identity: Identity { api_version: "v1".into(), kind: "X".into(), namespace: "ns".into(), name: uid.into() },
         uid: uid.into(),
         owners: owners.iter().map(owner).collect(),
@@ -80,12 +80,12 @@ fn dropped_owners_leave_no_trace() {
     assert!(g.is_empty());
 }
 
-fn placed(mut seen: Seen, namespace: &str) -> Seen {
+fn placed(mut seen: SeenMetadata, namespace: &str) -> SeenMetadata {
     seen.identity.namespace = namespace.into();
     seen
 }
 
-fn of_kind(mut seen: Seen, version: &str) -> Seen {
+fn of_kind(mut seen: SeenMetadata, version: &str) -> SeenMetadata {
     seen.identity.api_version = version.into();
     seen
 }
@@ -99,7 +99,7 @@ fn from_foreground_to_orphaning() {
     let work = g.observe(seen("rs", &[], "orphan"));
     assert_eq!((work.orphan, work.delete.len()), (vec!["rs".into()], 0), "deleted again with another policy");
     assert!(g.get("rs").is_some_and(|n| !n.deleting_dependents));
-    let both = Seen { foreground: true, ..seen("rs", &[], "orphan") };
+    let both = SeenMetadata { foreground: true, ..seen("rs", &[], "orphan") };
     assert_eq!(g.observe(both), Work::default(), "nothing is deleted of what is set free");
 }
 

@@ -31,14 +31,14 @@ use shared::informer::Text;
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
-use self::graph::{Graph, Identity, Owner, Seen, Stray, Uid, Work};
-use self::plan::{OwnerState, Step, Subject};
+use self::graph::{Graph, Identity, Owner, SeenMetadata, Stray, Uid, Work};
+use self::plan::{CollectStep, OwnerState, Subject};
 use crate::engine::action::PatchKind;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
 use crate::engine::events::Events;
-use crate::engine::metadata::{Change, Hub, Meta};
+use crate::engine::metadata::{Hub, Meta, MetadataChange};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::{BRIEF, Rest, RestError};
@@ -160,9 +160,9 @@ fn common(text: &str) -> Arc<str> {
     Text::from(text).into()
 }
 
-fn seen((api_version, kind): &(Arc<str>, Arc<str>), meta: &Meta) -> Seen {
+fn seen((api_version, kind): &(Arc<str>, Arc<str>), meta: &Meta) -> SeenMetadata {
     let has = |f: &str| meta.finalizers.iter().any(|x| x == f);
-    Seen {
+    SeenMetadata {
         identity: Identity {
             api_version: Arc::clone(api_version),
             kind: Arc::clone(kind),
@@ -179,7 +179,7 @@ fn seen((api_version, kind): &(Arc<str>, Arc<str>), meta: &Meta) -> Seen {
 }
 
 impl Collector {
-    fn observe(&self, served: &Served, change: &Change<'_>) {
+    fn observe(&self, served: &Served, change: &MetadataChange<'_>) {
         let names = || (common(&served.api_version()), common(&served.kind));
         let mut graph = self.graph.lock();
         let mut work = Work::default();
@@ -189,10 +189,10 @@ impl Collector {
             work.strays.extend(w.strays);
         };
         match change {
-            Change::Applied(meta) => add(graph.observe(seen(&names(), meta))),
-            Change::Touched { uid, version } => graph.touch(uid, version.parse().ok()),
-            Change::Deleted(meta) => add(graph.remove(&meta.uid)),
-            Change::Listed(metas) => {
+            MetadataChange::Applied(meta) => add(graph.observe(seen(&names(), meta))),
+            MetadataChange::Touched { uid, version } => graph.touch(uid, version.parse().ok()),
+            MetadataChange::Deleted(meta) => add(graph.remove(&meta.uid)),
+            MetadataChange::Listed(metas) => {
                 let names = names();
                 let mut gone: HashSet<Uid> = graph.of_kind(&names.0, &names.1).cloned().collect();
                 for meta in metas {
@@ -204,7 +204,7 @@ impl Collector {
                 }
             }
             // Its objects need not be gone: another version may show them, or the same one later.
-            Change::Withdrawn => {}
+            MetadataChange::Withdrawn => {}
         }
         drop(graph);
         self.enqueue(work);
@@ -278,7 +278,7 @@ impl Collector {
             let graph = self.graph.lock();
             // What was looked up because others name it, and has shown itself since, is nobody's dependent: most of them.
             let concerns =
-                |n: &&graph::Node| n.virtual_ || n.deleting_dependents || (!n.deleting && !n.owners.is_empty());
+                |n: &&graph::GraphNode| n.virtual_ || n.deleting_dependents || (!n.deleting && !n.owners.is_empty());
             graph.get(uid).filter(concerns).map(|n| (n.identity.clone(), n.virtual_, n.deleting_dependents))
         };
         let Some((identity, is_virtual, deleting_dependents)) = known else { return Ok(None) };
@@ -330,7 +330,9 @@ impl Collector {
             states.push((owner, OwnerState::Dangling));
         }
         let subject = Subject { foreground_finalizer, orphan_finalizer, ..Subject::default() };
-        let Step::Delete { propagation, unblock: false } = plan::plan(subject, &states) else { return Ok(false) };
+        let CollectStep::Delete { propagation, unblock: false } = plan::plan(subject, &states) else {
+            return Ok(false);
+        };
         let options = delete_options(uid, Some(&version.to_string().into()), propagation);
         match self.rest.delete(path, &options).await {
             Ok(_) => Ok(true),
@@ -405,11 +407,11 @@ impl Collector {
         absent.push_back((uid.clone(), identity.clone()));
     }
 
-    async fn carry_out(&self, uid: &Uid, path: &str, live: &Value, step: Step) -> Synced {
+    async fn carry_out(&self, uid: &Uid, path: &str, live: &Value, step: CollectStep) -> Synced {
         match step {
-            Step::Nothing => {}
-            Step::RemoveForegroundFinalizer => self.drop_finalizer(path, live, FOREGROUND).await?,
-            Step::LookAtDependents => {
+            CollectStep::Nothing => {}
+            CollectStep::RemoveForegroundFinalizer => self.drop_finalizer(path, live, FOREGROUND).await?,
+            CollectStep::LookAtDependents => {
                 let graph = self.graph.lock();
                 let blocking: Vec<Uid> = graph
                     .dependents(uid)
@@ -422,8 +424,8 @@ impl Collector {
                 drop(graph);
                 blocking.into_iter().for_each(|u| self.delete.add(u));
             }
-            Step::DropOwners(owners) => self.drop_owners(path, live, &owners).await?,
-            Step::Delete { propagation, unblock } => {
+            CollectStep::DropOwners(owners) => self.drop_owners(path, live, &owners).await?,
+            CollectStep::Delete { propagation, unblock } => {
                 if unblock {
                     self.unblock(path, live).await?;
                 }

@@ -37,7 +37,8 @@ pub struct Subject {
 
 /// The step to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+#[expect(missing_docs, reason = "fields of variants say by their names what they are")]
+pub enum CollectStep {
     /// Leave it.
     Nothing,
     /// Nothing blocks it any more: take the finalizer off.
@@ -52,23 +53,23 @@ pub enum Step {
 
 /// Decide for one object.
 #[must_use]
-pub fn plan(s: Subject, owners: &[(Owner, OwnerState)]) -> Step {
+pub fn plan(s: Subject, owners: &[(Owner, OwnerState)]) -> CollectStep {
     if s.deleting && !s.deleting_dependents {
-        return Step::Nothing;
+        return CollectStep::Nothing;
     }
     if s.deleting_dependents {
-        return if s.blocked { Step::LookAtDependents } else { Step::RemoveForegroundFinalizer };
+        return if s.blocked { CollectStep::LookAtDependents } else { CollectStep::RemoveForegroundFinalizer };
     }
     if owners.is_empty() {
-        return Step::Nothing;
+        return CollectStep::Nothing;
     }
     let of = |state: OwnerState| owners.iter().filter(move |o| o.1 == state).map(|o| o.0.uid.to_string());
     if of(OwnerState::Solid).next().is_some() {
         let drop: Vec<String> = of(OwnerState::Dangling).chain(of(OwnerState::WaitingForDependents)).collect();
-        return if drop.is_empty() { Step::Nothing } else { Step::DropOwners(drop) };
+        return if drop.is_empty() { CollectStep::Nothing } else { CollectStep::DropOwners(drop) };
     }
     if of(OwnerState::WaitingForDependents).next().is_some() && s.has_dependents {
-        return Step::Delete { propagation: "Foreground", unblock: s.dependents_waiting };
+        return CollectStep::Delete { propagation: "Foreground", unblock: s.dependents_waiting };
     }
     let propagation = if s.orphan_finalizer {
         "Orphan"
@@ -77,7 +78,7 @@ pub fn plan(s: Subject, owners: &[(Owner, OwnerState)]) -> Step {
     } else {
         "Background"
     };
-    Step::Delete { propagation, unblock: false }
+    CollectStep::Delete { propagation, unblock: false }
 }
 
 /// A strategic patch that takes owners off.
@@ -145,15 +146,15 @@ mod tests {
                 state,
             )
         };
-        let delete = |propagation| Step::Delete { propagation, unblock: false };
+        let delete = |propagation| CollectStep::Delete { propagation, unblock: false };
         let cases = [
-            ("no owners", Subject::default(), vec![], Step::Nothing),
-            ("a live owner keeps it", Subject::default(), vec![owner("a", Solid)], Step::Nothing),
+            ("no owners", Subject::default(), vec![], CollectStep::Nothing),
+            ("a live owner keeps it", Subject::default(), vec![owner("a", Solid)], CollectStep::Nothing),
             (
                 "a live owner keeps it, dead ones are dropped",
                 Subject::default(),
                 vec![owner("a", Solid), owner("b", Dangling)],
-                Step::DropOwners(vec!["b".into()]),
+                CollectStep::DropOwners(vec!["b".into()]),
             ),
             ("all owners gone", Subject::default(), vec![owner("a", Dangling)], delete("Background")),
             ("a waiting owner", Subject::default(), vec![owner("a", WaitingForDependents)], delete("Background")),
@@ -173,19 +174,19 @@ mod tests {
                 "on its way out",
                 Subject { deleting: true, ..Subject::default() },
                 vec![owner("a", Dangling)],
-                Step::Nothing,
+                CollectStep::Nothing,
             ),
             (
                 "waits for its dependents",
                 Subject { deleting: true, deleting_dependents: true, blocked: true, ..Subject::default() },
                 vec![],
-                Step::LookAtDependents,
+                CollectStep::LookAtDependents,
             ),
             (
                 "waited long enough",
                 Subject { deleting: true, deleting_dependents: true, ..Subject::default() },
                 vec![],
-                Step::RemoveForegroundFinalizer,
+                CollectStep::RemoveForegroundFinalizer,
             ),
         ];
         for (name, subject, owners, want) in cases {

@@ -24,12 +24,12 @@ const DEFAULT_PODS: i32 = 4;
 pub struct History {
     /// Recommendations by time. Bounded: entries out of every window are written over.
     recommendations: Vec<(SignedDuration, i32)>,
-    ups: Vec<Change>,
-    downs: Vec<Change>,
+    ups: Vec<ScaleEvent>,
+    downs: Vec<ScaleEvent>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Change {
+struct ScaleEvent {
     at: SignedDuration,
     replicas: i32,
 }
@@ -52,7 +52,7 @@ pub type Why = (&'static str, &'static str);
 
 /// Number of replicas after all limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct LimitedReplicas {
     /// Replicas to set.
     pub replicas: i32,
     /// For the condition AbleToScale, which is True.
@@ -87,8 +87,8 @@ pub fn judge(
     wish: Wish,
     window: Duration,
     now: SignedDuration,
-) -> Verdict {
-    let rules = behavior.map(|b| Rules::of(b, window));
+) -> LimitedReplicas {
+    let rules = behavior.map(|b| ScalingRules::of(b, window));
     let (stable, why) = match &rules {
         None => history.highest(wish.desired, window, now),
         Some(rules) => history.stabilized(rules, wish, now),
@@ -99,7 +99,7 @@ pub fn judge(
         None => bounded(wish),
         Some(rules) => rated(history, rules, wish, now),
     };
-    Verdict { replicas, able, limited: replicas != stable, limit }
+    LimitedReplicas { replicas, able, limited: replicas != stable, limit }
 }
 
 impl History {
@@ -125,7 +125,7 @@ impl History {
         (highest, DOWN_STABILIZED)
     }
 
-    fn stabilized(&mut self, rules: &Rules, wish: Wish, now: SignedDuration) -> (i32, Why) {
+    fn stabilized(&mut self, rules: &ScalingRules, wish: Wish, now: SignedDuration) -> (i32, Why) {
         let (up_cutoff, down_cutoff) = (before(now, rules.up.window), before(now, rules.down.window));
         let recent = |cutoff| self.recommendations.iter().filter(move |(at, _)| *at > cutoff).map(|r| r.1);
         let lowest = recent(up_cutoff).min().map_or(wish.desired, |r| r.min(wish.desired));
@@ -146,10 +146,10 @@ impl History {
         now: SignedDuration,
     ) {
         let Some(behavior) = behavior else { return };
-        let rules = Rules::of(behavior, Duration::ZERO);
+        let rules = ScalingRules::of(behavior, Duration::ZERO);
         let (list, rule) = if to > from { (&mut self.ups, &rules.up) } else { (&mut self.downs, &rules.down) };
         let cutoff = before(now, rule.longest_period());
-        let change = Change { at: now, replicas: (to - from).abs() };
+        let change = ScaleEvent { at: now, replicas: (to - from).abs() };
         match list.iter().rposition(|c| c.at < cutoff) {
             Some(old) => list[old] = change,
             None => list.push(change),
@@ -157,30 +157,30 @@ impl History {
     }
 }
 
-struct Rules {
-    up: Rule,
-    down: Rule,
+struct ScalingRules {
+    up: ScalingRule,
+    down: ScalingRule,
 }
 
-struct Rule {
+struct ScalingRule {
     window: Duration,
     select: String,
     policies: Vec<HPAScalingPolicy>,
 }
 
-impl Rules {
+impl ScalingRules {
     fn of(behavior: &HorizontalPodAutoscalerBehavior, window: Duration) -> Self {
         let policy = |kind: &str, value| HPAScalingPolicy { type_: kind.into(), value, period_seconds: DEFAULT_PERIOD };
         let percent = policy("Percent", DEFAULT_PERCENT);
         let up = vec![policy("Pods", DEFAULT_PODS), percent.clone()];
         Self {
-            up: Rule::of(behavior.scale_up.as_ref(), Duration::ZERO, up),
-            down: Rule::of(behavior.scale_down.as_ref(), window, vec![percent]),
+            up: ScalingRule::of(behavior.scale_up.as_ref(), Duration::ZERO, up),
+            down: ScalingRule::of(behavior.scale_down.as_ref(), window, vec![percent]),
         }
     }
 }
 
-impl Rule {
+impl ScalingRule {
     fn of(rules: Option<&HPAScalingRules>, window: Duration, policies: Vec<HPAScalingPolicy>) -> Self {
         let given = rules.and_then(|r| r.stabilization_window_seconds).and_then(|s| u64::try_from(s).ok());
         Self {
@@ -205,7 +205,7 @@ impl Rule {
     ) -> i32 {
         let each = self.policies.iter().map(|policy| {
             let cutoff = before(now, Duration::from_secs(u64::try_from(policy.period_seconds).unwrap_or(0)));
-            let sum = |list: &[Change]| {
+            let sum = |list: &[ScaleEvent]| {
                 list.iter().filter(|c| c.at > cutoff).fold(0i32, |sum, c| sum.wrapping_add(c.replicas))
             };
             let start = current.wrapping_sub(sum(&history.ups)).wrapping_add(sum(&history.downs));
@@ -232,7 +232,7 @@ fn bounded(wish: Wish) -> (i32, Why) {
     }
 }
 
-fn rated(history: &History, rules: &Rules, wish: Wish, now: SignedDuration) -> (i32, Why) {
+fn rated(history: &History, rules: &ScalingRules, wish: Wish, now: SignedDuration) -> (i32, Why) {
     if wish.desired > wish.current {
         let fastest = fastest_up(history, &rules.up, wish.current, now).max(wish.current);
         let (most, why) = if wish.max > fastest { (fastest, UP_LIMIT) } else { (wish.max, TOO_MANY) };
@@ -249,7 +249,7 @@ fn rated(history: &History, rules: &Rules, wish: Wish, now: SignedDuration) -> (
     (wish.desired, WITHIN)
 }
 
-fn fastest_up(history: &History, rule: &Rule, current: i32, now: SignedDuration) -> i32 {
+fn fastest_up(history: &History, rule: &ScalingRule, current: i32, now: SignedDuration) -> i32 {
     if rule.select == "Disabled" {
         return current;
     }
@@ -263,7 +263,7 @@ fn fastest_up(history: &History, rule: &Rule, current: i32, now: SignedDuration)
     })
 }
 
-fn fastest_down(history: &History, rule: &Rule, current: i32, now: SignedDuration) -> i32 {
+fn fastest_down(history: &History, rule: &ScalingRule, current: i32, now: SignedDuration) -> i32 {
     if rule.select == "Disabled" {
         return current;
     }

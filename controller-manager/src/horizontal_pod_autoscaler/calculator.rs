@@ -84,7 +84,7 @@ fn float(n: usize) -> f64 {
     n as f64
 }
 
-struct Use {
+struct MetricUse {
     ratio: f64,
     utilization: Option<i32>,
     value: i64,
@@ -109,7 +109,7 @@ pub fn utilization(
         }
         let percent = low_bits(used.wrapping_mul(100).wrapping_div(requested));
         let value = used / i64::try_from(known.len()).unwrap_or(1);
-        Ok(Use { ratio: f64::from(percent) / f64::from(target), utilization: Some(percent), value })
+        Ok(MetricUse { ratio: f64::from(percent) / f64::from(target), utilization: Some(percent), value })
     };
     let full = i64::from(target.max(100));
     let missing = |pod: &str, ratio: f64| match requests.get(pod) {
@@ -125,7 +125,7 @@ pub fn per_pod(scene: Scene<'_>, samples: Samples, resource: &str, target: i64) 
     let (samples, groups) = group(scene, samples, resource)?;
     let measure = |samples: &Samples| {
         let value = sum(samples.values().map(|s| s.value)) / i64::try_from(samples.len()).unwrap_or(1).max(1);
-        Ok(Use { ratio: ratio(value, target), utilization: None, value })
+        Ok(MetricUse { ratio: ratio(value, target), utilization: None, value })
     };
     let missing = |_: &str, ratio: f64| match ratio {
         r if r < 1.0 => Some(target),
@@ -181,7 +181,7 @@ fn damped(
     scene: Scene<'_>,
     mut samples: Samples,
     groups: &Groups,
-    measure: &dyn Fn(&Samples) -> Result<Use, String>,
+    measure: &dyn Fn(&Samples) -> Result<MetricUse, String>,
     missing: &dyn Fn(&str, f64) -> Option<i64>,
 ) -> Result<Proposal, String> {
     let seen = measure(&samples)?;

@@ -26,9 +26,9 @@ use shared::workqueue::Queue;
 pub(crate) use self::metric::selector_text;
 
 use self::memory::Memory;
-use self::plan::{Decision, Measured, Scale, Snapshot};
+use self::plan::{Measured, Scale, ScaleDecision, Snapshot};
 use self::source::measure;
-use self::target::{Found, Targets};
+use self::target::{FoundScale, Targets};
 use crate::engine::action::{Action, body};
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -170,7 +170,7 @@ impl Autoscaler {
         hpa: &HorizontalPodAutoscaler,
         spec: &HorizontalPodAutoscalerSpec,
         scale: &Scale,
-    ) -> Decision {
+    ) -> ScaleDecision {
         let asks = plan::asks_metrics(spec, scale);
         let (pods, selecting) = if asks { self.selected(key, scale) } else { Default::default() };
         let mut readings: Vec<Option<Measured>> = Vec::new();
@@ -241,7 +241,7 @@ impl Autoscaler {
     }
 
     /// Sets the replicas, whoever wrote the target meanwhile.
-    async fn rescale(&self, found: &mut Found, size: i32) -> Result<(), String> {
+    async fn rescale(&self, found: &mut FoundScale, size: i32) -> Result<(), String> {
         let rest = &self.executor.rest;
         for left in (0..RESCALES).rev() {
             found.body["spec"]["replicas"] = body(&size);

@@ -22,6 +22,7 @@ use crate::engine::settings::Hpa;
 
 /// A measurement that a metric of the spec needs.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "fields of variants say by their names what they are")]
 pub enum Query {
     /// metrics.k8s.io, of the pods or of one container of each.
     Resource { resource: String, container: Option<String> },
@@ -98,7 +99,7 @@ pub struct Computed {
 
 /// Decision about an autoscaler.
 #[derive(Clone, Debug, Default)]
-pub struct Decision {
+pub struct ScaleDecision {
     /// The status to write, unless it is as before; without what the rescale adds.
     pub status: HorizontalPodAutoscalerStatus,
     /// Events.
@@ -141,8 +142,8 @@ pub fn query(spec: &MetricSpec) -> Option<Query> {
 
 /// The target could not be found or read.
 #[must_use]
-pub fn without_scale(hpa: &HorizontalPodAutoscaler, why: &str, now: Timestamp) -> Decision {
-    let mut out = Decision { status: hpa.status.clone().unwrap_or_default(), ..Decision::default() };
+pub fn without_scale(hpa: &HorizontalPodAutoscaler, why: &str, now: Timestamp) -> ScaleDecision {
+    let mut out = ScaleDecision { status: hpa.status.clone().unwrap_or_default(), ..ScaleDecision::default() };
     out.events.push((true, "FailedGetScale", why.to_owned()));
     let message = format!("the HPA controller was unable to get the target's current scale: {why}");
     set(&mut out.status, now, ABLE, false, "FailedGetScale", message);
@@ -155,9 +156,9 @@ const ACTIVE: &str = "ScalingActive";
 const LIMITED: &str = "ScalingLimited";
 
 /// Decide.
-pub fn plan(s: &Snapshot<'_>, history: &mut History) -> Decision {
+pub fn plan(s: &Snapshot<'_>, history: &mut History) -> ScaleDecision {
     let (hpa, current) = (s.hpa, s.scale.wanted);
-    let mut out = Decision { status: hpa.status.clone().unwrap_or_default(), ..Decision::default() };
+    let mut out = ScaleDecision { status: hpa.status.clone().unwrap_or_default(), ..ScaleDecision::default() };
     let message = "the HPA controller was able to get the target's current scale";
     set(&mut out.status, s.now, ABLE, true, "SucceededGetScale", message);
     history.begin(current, s.steady);
@@ -178,7 +179,7 @@ pub fn plan(s: &Snapshot<'_>, history: &mut History) -> Decision {
     out
 }
 
-fn by_metrics(s: &Snapshot<'_>, history: &mut History, (min, max): (i32, i32), out: &mut Decision) {
+fn by_metrics(s: &Snapshot<'_>, history: &mut History, (min, max): (i32, i32), out: &mut ScaleDecision) {
     let current = s.scale.wanted;
     let (proposal, name, statuses) = match combine(s, out) {
         Combined::Failed(why, statuses) => {
@@ -208,14 +209,14 @@ fn by_metrics(s: &Snapshot<'_>, history: &mut History, (min, max): (i32, i32), o
     settle(out, current, verdict.replicas, Some(statuses));
 }
 
-fn settle(out: &mut Decision, current: i32, desired: i32, metrics: Option<Vec<MetricStatus>>) {
+fn settle(out: &mut ScaleDecision, current: i32, desired: i32, metrics: Option<Vec<MetricStatus>>) {
     replicas(&mut out.status, current, desired, metrics);
     out.desired = Some(desired);
 }
 
 /// The rescale was tried: what the status says then, and what is told.
 pub fn after_rescale(
-    decision: &mut Decision,
+    decision: &mut ScaleDecision,
     before: &HorizontalPodAutoscalerStatus,
     result: Result<(), String>,
     now: Timestamp,
@@ -246,7 +247,7 @@ enum Combined {
 }
 
 /// The largest proposal of all metrics. Without some of them the target may grow, but not shrink.
-fn combine(s: &Snapshot<'_>, out: &mut Decision) -> Combined {
+fn combine(s: &Snapshot<'_>, out: &mut ScaleDecision) -> Combined {
     if let Err((event, why, message)) = selectable(s) {
         set(
             &mut out.status,

@@ -36,7 +36,7 @@ fn cpu(n: usize, each: i64) -> Option<Measured> {
     Some(Ok(Reading::Samples((0..n).map(|i| (format!("p{i}"), sample)).collect::<HashMap<_, _>>())))
 }
 
-fn look(hpa: &HorizontalPodAutoscaler, wanted: i32, readings: &[Option<Measured>], selecting: &[Key]) -> Decision {
+fn look(hpa: &HorizontalPodAutoscaler, wanted: i32, readings: &[Option<Measured>], selecting: &[Key]) -> ScaleDecision {
     let n = usize::try_from(wanted).expect("count");
     let scale = Scale { wanted, observed: wanted, selector: "app=web".into() };
     let snapshot = Snapshot {
@@ -60,7 +60,7 @@ fn look(hpa: &HorizontalPodAutoscaler, wanted: i32, readings: &[Option<Measured>
     plan(&snapshot, &mut History::default())
 }
 
-fn conditions(d: &Decision) -> Vec<String> {
+fn conditions(d: &ScaleDecision) -> Vec<String> {
     d.status
         .conditions
         .iter()
@@ -69,7 +69,7 @@ fn conditions(d: &Decision) -> Vec<String> {
         .collect()
 }
 
-fn message<'a>(d: &'a Decision, kind: &str) -> &'a str {
+fn message<'a>(d: &'a ScaleDecision, kind: &str) -> &'a str {
     d.status.conditions.iter().flatten().find(|c| c.type_ == kind).and_then(|c| c.message.as_deref()).unwrap_or("")
 }
 

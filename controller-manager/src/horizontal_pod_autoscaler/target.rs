@@ -23,7 +23,7 @@ pub struct Targets {
 }
 
 /// A scale and where it is written back to.
-pub struct Found {
+pub struct FoundScale {
     /// The numbers that matter.
     pub scale: Scale,
     /// Its path.
@@ -72,7 +72,7 @@ impl Targets {
         api_version: &str,
         kind: &str,
         name: &str,
-    ) -> Result<Found, String> {
+    ) -> Result<FoundScale, String> {
         if malformed(api_version) {
             return Err(format!("unexpected GroupVersion string: {api_version}"));
         }
@@ -85,7 +85,7 @@ impl Targets {
         for served in candidates {
             let path = path::object(&served.path(Some(namespace)), name)? + "/scale";
             match rest.get(&path).await {
-                Ok(body) => return Ok(Found { scale: read(&body), path, body }),
+                Ok(body) => return Ok(FoundScale { scale: read(&body), path, body }),
                 Err(e) => drop(first.get_or_insert(e)),
             }
         }

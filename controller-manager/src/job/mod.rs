@@ -186,7 +186,7 @@ impl Jobs {
         &self,
         key: &Key,
         job: &Job,
-        decision: plan::Decision,
+        decision: plan::JobDecision,
         (uid, record): (String, Record),
     ) -> Synced {
         let (letting_go, rest): (Vec<Action>, Vec<Action>) =

@@ -43,7 +43,7 @@ pub struct Snapshot {
 
 /// Actions, and the status to store after them.
 #[derive(Debug, Default)]
-pub struct Decision {
+pub struct JobDecision {
     /// Writes other than the status.
     pub actions: Vec<Action>,
     /// The status to store, if it changed.
@@ -92,17 +92,17 @@ pub fn managed_elsewhere(job: &Job) -> Option<&str> {
 
 /// Decide.
 #[must_use]
-pub fn plan(s: &Snapshot, now: Timestamp) -> Decision {
-    let Some(spec) = s.job.spec.as_ref() else { return Decision::default() };
+pub fn plan(s: &Snapshot, now: Timestamp) -> JobDecision {
+    let Some(spec) = s.job.spec.as_ref() else { return JobDecision::default() };
     if managed_elsewhere(&s.job).is_some() || finished(&s.job) {
-        return Decision::default();
+        return JobDecision::default();
     }
     if let Some(mode) = spec.completion_mode.as_deref().filter(|m| !matches!(*m, "Indexed" | "NonIndexed")) {
         tracing::debug!(mode, "unknown completion mode");
         let about = object::reference::<Job>(&s.job.metadata);
         let message = "Skipped Job sync because completion mode is unknown".into();
         let actions = vec![Action::warning(&about, "UnknownCompletionMode", message)];
-        return Decision { actions, ..Decision::default() };
+        return JobDecision { actions, ..JobDecision::default() };
     }
     Round::new(s, spec, now).run()
 }
@@ -117,7 +117,7 @@ pub(super) struct Round<'a> {
     pub(super) spec: &'a JobSpec,
     pub(super) now: Timestamp,
     pub(super) about: ObjectReference,
-    pub(super) out: Decision,
+    pub(super) out: JobDecision,
     /// Completion indexes that succeeded, for indexed jobs.
     pub(super) completed: Option<IndexSet>,
     /// Completion indexes that failed for good, for jobs that limit failures per index.
@@ -137,7 +137,7 @@ impl<'a> Round<'a> {
             spec,
             now,
             about: object::reference::<Job>(&s.job.metadata),
-            out: Decision::default(),
+            out: JobDecision::default(),
             completed: None,
             failed: None,
             held: BTreeMap::new(),
@@ -188,7 +188,7 @@ impl<'a> Round<'a> {
         self.out.actions.extend(tracked);
     }
 
-    fn run(mut self) -> Decision {
+    fn run(mut self) -> JobDecision {
         self.count_released();
         let suspended = self.spec.suspend == Some(true);
         if self.status.start_time.is_none() && !suspended {
@@ -236,7 +236,7 @@ impl<'a> Round<'a> {
         }
         let status = Some(self.status).filter(|n| self.s.job.status.as_ref() != Some(n));
         self.out.actions.extend(self.again.map(Action::RequeueAfter));
-        Decision { status, ..self.out }
+        JobDecision { status, ..self.out }
     }
 
     /// The pods that this round deletes.

@@ -32,7 +32,7 @@ fn snapshot(job: Arc<Job>, pods: Vec<Value>) -> Snapshot {
     }
 }
 
-fn log(d: &Decision) -> Vec<String> {
+fn log(d: &JobDecision) -> Vec<String> {
     d.actions
         .iter()
         .map(|a| match a {
@@ -47,7 +47,7 @@ fn log(d: &Decision) -> Vec<String> {
         .collect()
 }
 
-fn status(d: &Decision) -> Value {
+fn status(d: &JobDecision) -> Value {
     serde_json::to_value(&d.status).expect("json")
 }
 

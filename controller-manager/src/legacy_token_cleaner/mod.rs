@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use shared::informer::Store;
 use shared::types::from_tree;
 
-use self::plan::Verdict;
+use self::plan::SecretAction;
 use crate::engine::action::{Action, PatchKind};
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -76,7 +76,7 @@ impl Cleaner {
         let mut candidates = Vec::new();
         self.each(TOKENS, |item| {
             let Ok(secret) = from_tree::<Secret>(&item) else { return };
-            if self.verdict(&secret, false, now) != Verdict::Keep {
+            if self.verdict(&secret, false, now) != SecretAction::Keep {
                 candidates.push(Secret { data: None, ..secret });
             }
         })
@@ -102,27 +102,29 @@ impl Cleaner {
         Ok(())
     }
 
-    fn verdict(&self, secret: &Secret, mounted: bool, now: Timestamp) -> Verdict {
+    fn verdict(&self, secret: &Secret, mounted: bool, now: Timestamp) -> SecretAction {
         let name = object::annotation(&secret.metadata, "kubernetes.io/service-account.name").unwrap_or_default();
-        let Some(account) = self.accounts.get(object::namespace(&secret.metadata), name) else { return Verdict::Keep };
+        let Some(account) = self.accounts.get(object::namespace(&secret.metadata), name) else {
+            return SecretAction::Keep;
+        };
         let uid = object::annotation(&secret.metadata, "kubernetes.io/service-account.uid");
         if uid.is_some() && uid != account.metadata.uid.as_deref() {
-            return Verdict::Keep;
+            return SecretAction::Keep;
         }
         plan::judge(secret, &account, mounted, now, self.period)
     }
 
     /// One secret that cannot be written does not keep the others.
-    async fn carry_out(&self, secret: &Secret, verdict: Verdict, now: Timestamp) {
+    async fn carry_out(&self, secret: &Secret, verdict: SecretAction, now: Timestamp) {
         let meta = &secret.metadata;
         let action = match verdict {
-            Verdict::Keep => return,
-            Verdict::Invalidate => {
+            SecretAction::Keep => return,
+            SecretAction::Invalidate => {
                 let body = json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version,
                     "labels": {plan::INVALID_SINCE: plan::day(now).to_string()}}});
                 Action::patch::<Secret>(meta, PatchKind::Merge, body)
             }
-            Verdict::Delete => {
+            SecretAction::Delete => {
                 let conditions = json!({"uid": meta.uid, "resourceVersion": meta.resource_version});
                 Action::delete_with::<Secret>(meta, json!({"preconditions": conditions}))
             }

@@ -18,7 +18,7 @@ pub const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
 /// Actions on a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SecretAction {
     /// Nothing.
     Keep,
     /// Label it as invalid since today.
@@ -49,22 +49,28 @@ pub fn tracked_long_enough(since: &str, now: Timestamp, period: Duration) -> boo
 
 /// Judge a token secret whose account is `account`.
 #[must_use]
-pub fn judge(secret: &Secret, account: &ServiceAccount, mounted: bool, now: Timestamp, period: Duration) -> Verdict {
+pub fn judge(
+    secret: &Secret,
+    account: &ServiceAccount,
+    mounted: bool,
+    now: Timestamp,
+    period: Duration,
+) -> SecretAction {
     let limit = ago(now, period);
     let generated = account.secrets.iter().flatten().any(|r| r.name == secret.metadata.name);
     let recent = object::created(&secret.metadata) >= limit;
     if mounted || recent || !generated || object::deleting(&secret.metadata) {
-        return Verdict::Keep;
+        return SecretAction::Keep;
     }
     if let Some(used) = object::label(&secret.metadata, LAST_USED)
         && parse(used).is_none_or(|d| d >= day(limit))
     {
-        return Verdict::Keep;
+        return SecretAction::Keep;
     }
     match object::label(&secret.metadata, INVALID_SINCE).and_then(parse) {
-        None => Verdict::Invalidate,
-        Some(since) if since >= day(limit) => Verdict::Keep,
-        Some(_) => Verdict::Delete,
+        None => SecretAction::Invalidate,
+        Some(since) if since >= day(limit) => SecretAction::Keep,
+        Some(_) => SecretAction::Delete,
     }
 }
 
@@ -101,15 +107,22 @@ mod tests {
         };
         let old = "2020-01-01T00:00:00Z";
         for (created, labels, account, mounted, want, why) in [
-            (old, json!({}), &account, false, Verdict::Invalidate, "never used since tracking began"),
-            (old, json!({LAST_USED: "2024-01-01"}), &account, false, Verdict::Invalidate, "used long ago"),
-            (old, json!({LAST_USED: "2026-01-01"}), &account, false, Verdict::Keep, "used"),
-            (old, json!({}), &account, true, Verdict::Keep, "mounted"),
-            (old, json!({}), &other, false, Verdict::Keep, "made by hand"),
-            ("2026-01-01T00:00:00Z", json!({}), &account, false, Verdict::Keep, "new"),
-            (old, json!({INVALID_SINCE: "2026-01-01"}), &account, false, Verdict::Keep, "its owner may still object"),
-            (old, json!({INVALID_SINCE: "2025-06-14"}), &account, false, Verdict::Delete, "nobody objected"),
-            (old, json!({INVALID_SINCE: "x"}), &account, false, Verdict::Invalidate, "no date"),
+            (old, json!({}), &account, false, SecretAction::Invalidate, "never used since tracking began"),
+            (old, json!({LAST_USED: "2024-01-01"}), &account, false, SecretAction::Invalidate, "used long ago"),
+            (old, json!({LAST_USED: "2026-01-01"}), &account, false, SecretAction::Keep, "used"),
+            (old, json!({}), &account, true, SecretAction::Keep, "mounted"),
+            (old, json!({}), &other, false, SecretAction::Keep, "made by hand"),
+            ("2026-01-01T00:00:00Z", json!({}), &account, false, SecretAction::Keep, "new"),
+            (
+                old,
+                json!({INVALID_SINCE: "2026-01-01"}),
+                &account,
+                false,
+                SecretAction::Keep,
+                "its owner may still object",
+            ),
+            (old, json!({INVALID_SINCE: "2025-06-14"}), &account, false, SecretAction::Delete, "nobody objected"),
+            (old, json!({INVALID_SINCE: "x"}), &account, false, SecretAction::Invalidate, "no date"),
         ] {
             assert_eq!(judge(&secret(created, labels), account, mounted, now(), YEAR), want, "{why}");
         }

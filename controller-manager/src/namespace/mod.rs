@@ -26,7 +26,7 @@ use crate::engine::action::{Action, body, join};
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::{Served, discover};
-use crate::engine::metadata::Change;
+use crate::engine::metadata::MetadataChange;
 use crate::engine::object::{self, Key};
 use crate::engine::paged::Pages;
 use crate::engine::registry::Started;
@@ -40,7 +40,7 @@ const FIRST: [(&str, &str); 1] = [("", "pods")];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Item {
+struct RemainingObject {
     metadata: Remains,
 }
 
@@ -79,8 +79,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
         });
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
-        cx.hub().listen(move |served: &Served, change: &Change<'_>| {
-            if let Change::Deleted(meta) = change
+        cx.hub().listen(move |served: &Served, change: &MetadataChange<'_>| {
+            if let MetadataChange::Deleted(meta) = change
                 && watcher.waiting.lock().gone(served, &meta.namespace, &meta.name)
             {
                 wake.add(Key { namespace: String::new(), name: meta.namespace.to_string() });
@@ -212,7 +212,7 @@ impl Namespaces {
                 let grace = plan::grace(longest, ns.metadata.deletion_timestamp.as_ref(), clock::now());
                 let finalizers = left.iter().flat_map(|item| item.metadata.finalizers.iter().cloned());
                 round.remains(namespace, served, (left.len(), finalizers), grace);
-                let thing = |item: Item| (served.group.clone(), served.plural.clone(), item.metadata.name);
+                let thing = |item: RemainingObject| (served.group.clone(), served.plural.clone(), item.metadata.name);
                 round.left.extend(left.into_iter().map(thing));
             }
             Err(e) => round.failures.push(e.to_string()),
@@ -220,7 +220,7 @@ impl Namespaces {
     }
 
     /// Requests the deletion of a resource's objects, and returns those that are left.
-    async fn remove_resource(&self, namespace: &str, served: &Served) -> Result<Vec<Item>, RestError> {
+    async fn remove_resource(&self, namespace: &str, served: &Served) -> Result<Vec<RemainingObject>, RestError> {
         let path = served.path(Some(namespace));
         let before = self.list(&path, served).await?;
         if before.as_ref().is_some_and(Vec::is_empty) {
@@ -250,7 +250,7 @@ impl Namespaces {
     }
 
     /// None when the resource cannot be listed.
-    async fn list(&self, path: &str, served: &Served) -> Result<Option<Vec<Item>>, RestError> {
+    async fn list(&self, path: &str, served: &Served) -> Result<Option<Vec<RemainingObject>>, RestError> {
         if !served.can("list") {
             return Ok(None);
         }

@@ -16,7 +16,7 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::cidr_set::CidrSet;
-use self::plan::{Ledger, Step};
+use self::plan::{Ledger, NodeAction};
 use crate::engine::action::Action;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
@@ -102,15 +102,15 @@ impl Allocator {
             let Some(node) = self.nodes.get("", &key.name) else { return Ok(None) };
             let before = in_use(&ranges.ledger);
             let step = ranges.ledger.plan(&node);
-            if tell(&ranges.ledger, &before) && matches!(step, Step::Write(_)) {
+            if tell(&ranges.ledger, &before) && matches!(step, NodeAction::Write(_)) {
                 ranges.ledger.sets().iter().for_each(tried);
             }
             (node, step)
         };
         match step {
-            Step::Rest => Ok(None),
-            Step::Exhausted(event) => self.executor.one(event).await.map(|()| None),
-            Step::Write(patch) => {
+            NodeAction::Rest => Ok(None),
+            NodeAction::Exhausted(event) => self.executor.one(event).await.map(|()| None),
+            NodeAction::Write(patch) => {
                 let written = self.try_write(patch).await;
                 match &written {
                     Ok(()) => self.change(|ledger| ledger.stored(&node)),

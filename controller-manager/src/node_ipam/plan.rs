@@ -26,7 +26,7 @@ struct Promise {
 
 /// Actions for a node.
 #[derive(Debug, PartialEq)]
-pub enum Step {
+pub enum NodeAction {
     /// Nothing, or nothing yet.
     Rest,
     /// Tell the server. Its answer is for [`Ledger::stored`] or [`Ledger::refused`].
@@ -65,28 +65,28 @@ impl Ledger {
     }
 
     /// The next step for a node: one block of each set, if it has none. On exhaustion it keeps none and is told.
-    pub fn plan(&mut self, node: &Node) -> Step {
+    pub fn plan(&mut self, node: &Node) -> NodeAction {
         let (name, uid) = (object::name(&node.metadata), object::uid(&node.metadata));
         let have = cidrs_of(node);
         if !have.is_empty() {
             self.break_promise(name);
             self.occupy(&have);
-            return Step::Rest;
+            return NodeAction::Rest;
         }
         if self.promised.get(name).is_some_and(|p| p.uid != uid) {
             // Another node had that name.
             self.break_promise(name);
         }
         if object::deleting(&node.metadata) {
-            return Step::Rest;
+            return NodeAction::Rest;
         }
         if let Some(promise) = self.promised.get(name) {
-            return if promise.stored { Step::Rest } else { Step::Write(write(node, &promise.cidrs)) };
+            return if promise.stored { NodeAction::Rest } else { NodeAction::Write(write(node, &promise.cidrs)) };
         }
-        let Some(cidrs) = self.allocate() else { return Step::Exhausted(complaint(node, "CIDRNotAvailable")) };
+        let Some(cidrs) = self.allocate() else { return NodeAction::Exhausted(complaint(node, "CIDRNotAvailable")) };
         let action = write(node, &cidrs);
         self.promised.insert(name.to_owned(), Promise { uid: uid.to_owned(), cidrs, stored: false });
-        Step::Write(action)
+        NodeAction::Write(action)
     }
 
     /// A node has these ranges.
@@ -176,10 +176,10 @@ mod tests {
         Ledger::new(vec![CidrSet::new(range, 24).expect("set")])
     }
 
-    fn written(step: &Step) -> &str {
+    fn written(step: &NodeAction) -> &str {
         match step {
-            Step::Write(Action::Patch { body, .. }) => body["spec"]["podCIDR"].as_str().expect("a range"),
-            Step::Exhausted(_) => "none left",
+            NodeAction::Write(Action::Patch { body, .. }) => body["spec"]["podCIDR"].as_str().expect("a range"),
+            NodeAction::Exhausted(_) => "none left",
             _ => "",
         }
     }
@@ -187,13 +187,13 @@ mod tests {
     #[test]
     fn nodes_get_one_block_each() {
         let mut ledger = ledger(1);
-        assert_eq!(ledger.plan(&node("a", "1", Some("10.244.0.0/24"))), Step::Rest);
+        assert_eq!(ledger.plan(&node("a", "1", Some("10.244.0.0/24"))), NodeAction::Rest);
         let got = ledger.plan(&node("b", "2", None));
-        let Step::Write(Action::Patch { path, body, .. }) = &got else { panic!("{got:?}") };
+        let NodeAction::Write(Action::Patch { path, body, .. }) = &got else { panic!("{got:?}") };
         assert_eq!(path, "/api/v1/nodes/b");
         assert_eq!(*body, json!({"spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]}}));
         let got = ledger.plan(&node("c", "3", None));
-        assert!(matches!(&got, Step::Exhausted(Action::Event { reason: "CIDRNotAvailable", .. })), "{got:?}");
+        assert!(matches!(&got, NodeAction::Exhausted(Action::Event { reason: "CIDRNotAvailable", .. })), "{got:?}");
     }
 
     enum Then {
@@ -238,7 +238,7 @@ mod tests {
                     Refused => ledger.refused(&this),
                     Seen(cidr) => {
                         shown = Some(*cidr);
-                        assert_eq!(ledger.plan(&node("n", "1", shown)), Step::Rest, "{what}");
+                        assert_eq!(ledger.plan(&node("n", "1", shown)), NodeAction::Rest, "{what}");
                     }
                     Gone => ledger.gone(&this),
                     Successor(want) => assert_eq!(written(&ledger.plan(&next)), *want, "{what}"),

@@ -20,7 +20,7 @@ use shared::metrics::Passage;
 use shared::types::from_tree;
 use tokio::sync::Notify;
 
-use self::plan::{Moment, Monitor, Outcome, Outcomes, World};
+use self::plan::{FailedWrite, Moment, Monitor, Outcomes, World};
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::{BY_NODE, Context};
@@ -225,7 +225,7 @@ impl Watcher {
     }
 
     /// Carries out what is to be done about one node, until a write to the node itself fails: the rest follows from it.
-    async fn carry_out(&self, monitor: &Monitor, node: &str, actions: Vec<Action>, share: f64) -> Option<Outcome> {
+    async fn carry_out(&self, monitor: &Monitor, node: &str, actions: Vec<Action>, share: f64) -> Option<FailedWrite> {
         // Of a pod that was not marked nothing is told.
         let mut unmarked: Option<String> = None;
         let mut outcome = None;
@@ -262,7 +262,7 @@ impl Watcher {
     }
 
     /// Writes to a node. A status that the server does not take is decided on again, about the node as the server has it.
-    async fn write_node(&self, monitor: &Monitor, node: &str, mut action: Action) -> Option<Outcome> {
+    async fn write_node(&self, monitor: &Monitor, node: &str, mut action: Action) -> Option<FailedWrite> {
         for _ in 0..TRIES {
             let of_status = matches!(&action, Action::Patch { path, .. } if path.ends_with("/status"));
             let Err(error) = self.executor.one(action).await else { return None };
@@ -275,11 +275,11 @@ impl Watcher {
             let Some(live) = live.ok().and_then(|live| from_tree::<Node>(&live).ok()) else { break };
             match monitor.decide_again(&live, clock::now()) {
                 Some(newer) => action = newer,
-                None => return Some(Outcome::Reported(plan::ready_status(&live).map(str::to_owned))),
+                None => return Some(FailedWrite::Reported(plan::ready_status(&live).map(str::to_owned))),
             }
         }
         tracing::warn!(node, "Failed to update health of node, its pods are not evicted");
-        Some(Outcome::Failed)
+        Some(FailedWrite::Failed)
     }
 }
 
@@ -288,8 +288,8 @@ fn is_node(about: &ObjectReference) -> bool {
 }
 
 /// The outcome for a node that is marked as silent already.
-fn unknown() -> Outcome {
-    Outcome::Reported(Some("Unknown".to_owned()))
+fn unknown() -> FailedWrite {
+    FailedWrite::Reported(Some("Unknown".to_owned()))
 }
 
 /// Counts how long it took to decide; what that is for each node, in seconds.

@@ -73,7 +73,7 @@ pub struct Findings<'a> {
 
 /// Outcome of a write of a node's status that was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FailedWrite {
     /// The node has reported meanwhile, with this readiness.
     Reported(Option<String>),
     /// The server did not take it.
@@ -81,7 +81,7 @@ pub enum Outcome {
 }
 
 /// Outcomes by the names of nodes; a node without one was written.
-pub type Outcomes = HashMap<String, Outcome>;
+pub type Outcomes = HashMap<String, FailedWrite>;
 
 /// The readiness of a node as the server has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +94,8 @@ enum Readiness<'a> {
 impl<'a> Findings<'a> {
     fn after(&self, nodes: &[Arc<Node>], outcomes: &'a Outcomes) -> Vec<Readiness<'a>> {
         let of = |(node, status): (&Arc<Node>, &Option<&'a str>)| match outcomes.get(object::name(&node.metadata)) {
-            Some(Outcome::Failed) => Readiness::Unwritten,
-            Some(Outcome::Reported(live)) => Readiness::Known(live.as_deref()),
+            Some(FailedWrite::Failed) => Readiness::Unwritten,
+            Some(FailedWrite::Reported(live)) => Readiness::Known(live.as_deref()),
             None => Readiness::Known(*status),
         };
         nodes.iter().zip(&self.readiness).map(of).collect()
@@ -103,7 +103,7 @@ impl<'a> Findings<'a> {
 }
 
 #[derive(Debug)]
-struct Health {
+struct NodeHealth {
     /// The node has a Ready condition, and since when.
     heartbeat: (bool, Option<Timestamp>),
     renewed: Option<Timestamp>,
@@ -134,7 +134,7 @@ struct Zone {
 #[derive(Debug)]
 pub struct Monitor {
     config: Config,
-    health: HashMap<String, (String, Health)>,
+    health: HashMap<String, (String, NodeHealth)>,
     zones: HashMap<String, Zone>,
     /// Zones that had nodes the last time.
     counted: BTreeSet<String>,
@@ -284,7 +284,7 @@ impl Monitor {
             let silent = ready_status(node).is_none() && renewed.is_none();
             let known = now.wall.duration_since(object::created(&node.metadata)).max(SignedDuration::ZERO);
             let probed = if silent { now.steady - known } else { now.steady };
-            let health = Health { heartbeat: heartbeat(node), renewed, probed };
+            let health = NodeHealth { heartbeat: heartbeat(node), renewed, probed };
             self.health.insert(name.to_owned(), (uid.to_owned(), health));
         }
         actions

@@ -323,10 +323,10 @@ fn how_fast_zones_are_emptied() {
 
 #[test]
 fn nodes_whose_status_was_not_written_are_not_counted() {
-    let reported = |status: &str| Outcome::Reported(Some(status.to_owned()));
+    let reported = |status: &str| FailedWrite::Reported(Some(status.to_owned()));
     for (why, outcome, emptied) in [
         ("four of six are lost: a small zone is not emptied", None, 0),
-        ("one of three is lost, three are not known", Some(Outcome::Failed), 1),
+        ("one of three is lost, three are not known", Some(FailedWrite::Failed), 1),
         ("three are back", Some(reported("True")), 1),
         ("three say themselves that they are not ready", Some(reported("False")), 0),
     ] {
@@ -357,7 +357,7 @@ fn nothing_is_emptied_when_no_status_could_be_written() {
     let world = World { nodes: &nodes, renewed: &|_| None, pods_on: &|_| Vec::new(), placed: &[] };
     let moment = Moment { wall: at(51), steady: SignedDuration::from_secs(51) };
     let (findings, _) = m.observe(&world, moment);
-    assert!(m.follow(&world, &findings, &Outcomes::from([("a".to_owned(), Outcome::Failed)]), moment).is_empty());
+    assert!(m.follow(&world, &findings, &Outcomes::from([("a".to_owned(), FailedWrite::Failed)]), moment).is_empty());
     assert!(m.all_down);
 }
 

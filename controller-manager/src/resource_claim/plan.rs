@@ -26,6 +26,7 @@ const NAME_BASE: usize = 57;
 
 /// Claims that stand for an entry of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields of variants say by their names what they are")]
 pub enum Named {
     /// This one; `own` says that it must belong to the pod.
     Claim { name: String, own: bool },

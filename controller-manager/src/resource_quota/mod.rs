@@ -28,7 +28,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
 use crate::engine::executor::Executor;
-use crate::engine::metadata::{Change, Hub};
+use crate::engine::metadata::{Hub, MetadataChange};
 use crate::engine::object::{self, Key};
 use crate::engine::paged::Pages;
 use crate::engine::pod::Pod;
@@ -82,8 +82,8 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         watch_pods(&pods, replenish.clone());
         watch_others(&services, &claims, devices.as_ref(), &replenish);
         let with_devices = devices.is_some();
-        cx.hub().listen(move |served: &Served, change: &Change<'_>| {
-            if let Change::Deleted(meta) = change
+        cx.hub().listen(move |served: &Served, change: &MetadataChange<'_>| {
+            if let MetadataChange::Deleted(meta) = change
                 && !meta.namespace.is_empty()
                 && !is_counted_elsewhere(&served.group, &served.plural, with_devices)
             {

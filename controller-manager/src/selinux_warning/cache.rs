@@ -22,7 +22,7 @@ struct Used {
 
 /// Conflicts that came or went with a change.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct ConflictChange {
     /// Conflicts that it brought, from the side of both.
     pub new: Vec<Conflict>,
     /// Conflicts that are over.
@@ -31,14 +31,14 @@ pub struct Change {
 
 impl Cache {
     /// A pod uses a volume of a driver, if it is one's.
-    pub fn add(&mut self, volume: &str, driver: &str, pod: &Key, now: Use) -> Change {
+    pub fn add(&mut self, volume: &str, driver: &str, pod: &Key, now: Use) -> ConflictChange {
         let used = self
             .volumes
             .entry(volume.to_owned())
             .or_insert_with(|| Used { driver: driver.to_owned(), pods: BTreeMap::new() });
         let before = used.pods.insert(pod.clone(), now.clone());
         if before.as_ref() == Some(&now) {
-            return Change::default();
+            return ConflictChange::default();
         }
         self.of_pod.entry(pod.clone()).or_default().insert(volume.to_owned());
         let new = conflicts(pod, &now, &used.pods);
@@ -46,7 +46,7 @@ impl Cache {
         for conflict in &new {
             *self.times.entry(conflict.clone()).or_default() += 1;
         }
-        Change { over: self.less(over), new }
+        ConflictChange { over: self.less(over), new }
     }
 
     /// A pod is gone, or has ended; the conflicts that are over.
@@ -117,7 +117,7 @@ mod tests {
         ("vol8", "pod8", "", MOUNT),
     ];
 
-    fn add(cache: &mut Cache, (volume, pod, label, policy): Row) -> Change {
+    fn add(cache: &mut Cache, (volume, pod, label, policy): Row) -> ConflictChange {
         cache.add(volume, &format!("driver-of-{volume}"), &Key::new("ns", pod), using(label, policy))
     }
 
@@ -164,11 +164,11 @@ mod tests {
         ] {
             let mut cache = Cache::default();
             for row in THERE {
-                assert_eq!(add(&mut cache, row), Change::default(), "{row:?}");
+                assert_eq!(add(&mut cache, row), ConflictChange::default(), "{row:?}");
             }
             let change = add(&mut cache, row);
             assert_eq!(told(&change.new), want, "{name}");
-            assert_eq!(add(&mut cache, row), Change::default(), "{name}: it is told once");
+            assert_eq!(add(&mut cache, row), ConflictChange::default(), "{name}: it is told once");
             let over = cache.remove(&Key::new("ns", row.1));
             assert_eq!(told(&over), want, "{name}: it is over");
         }

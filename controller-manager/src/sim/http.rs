@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::faults::{Fate, Fault, lag, of_write, unlistable};
 use super::measured;
-use super::store::{Change, Name, Store, key};
+use super::store::{Name, Store, WatchEvent, key};
 use super::verbs::{self, Refusal, refuse};
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -460,9 +460,9 @@ impl Server {
         }
     }
 
-    fn since(&self, from: u64, resource: &(String, String), namespace: &str) -> Vec<Change> {
+    fn since(&self, from: u64, resource: &(String, String), namespace: &str) -> Vec<WatchEvent> {
         let store = self.store.lock();
-        let here = |c: &&Change| {
+        let here = |c: &&WatchEvent| {
             c.resource == *resource && (namespace.is_empty() || c.object["metadata"]["namespace"] == namespace)
         };
         store.since(from).iter().filter(here).cloned().collect()

@@ -8,7 +8,7 @@ use shared::run::{Shutdown, TaskGroup};
 use super::http::{Server, Way};
 use crate::cloud::Provider;
 use crate::controllers::TABLE;
-use crate::engine::context::{Clients, Context, Place};
+use crate::engine::context::{Clients, Context, HostPort};
 use crate::engine::registry::{Selection, known};
 use crate::engine::settings::Settings;
 
@@ -61,7 +61,7 @@ impl Manager {
             TaskGroup::new(),
             shutdown.clone(),
             settings,
-            Place { host: "host".into(), cloud, ..Place::default() },
+            HostPort { host: "host".into(), cloud, ..HostPort::default() },
         );
         (cx, shutdown)
     }

@@ -11,7 +11,7 @@ pub(super) type Name = (String, String);
 
 /// One change, as a watch tells it.
 #[derive(Clone)]
-pub(super) struct Change {
+pub(super) struct WatchEvent {
     pub(super) revision: u64,
     pub(super) kind: &'static str,
     pub(super) resource: (String, String),
@@ -21,7 +21,7 @@ pub(super) struct Change {
 /// All objects and changes.
 pub(super) struct Store {
     pub(super) objects: BTreeMap<(String, String), BTreeMap<Name, Value>>,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<WatchEvent>,
     /// Changes up to this revision are forgotten.
     pub(super) compacted: u64,
     pub(super) revision: u64,
@@ -91,7 +91,7 @@ impl Store {
     }
 
     fn tell(&mut self, kind: &'static str, resource: &(String, String), object: Value) {
-        self.changes.push(Change { revision: self.revision, kind, resource: resource.clone(), object });
+        self.changes.push(WatchEvent { revision: self.revision, kind, resource: resource.clone(), object });
         if let Some(news) = self.news.get(resource) {
             news.send_replace(self.revision);
         }
@@ -103,7 +103,7 @@ impl Store {
     }
 
     /// Returns the changes after a revision.
-    pub(super) fn since(&self, from: u64) -> &[Change] {
+    pub(super) fn since(&self, from: u64) -> &[WatchEvent] {
         &self.changes[self.changes.partition_point(|c| c.revision <= from)..]
     }
 

@@ -25,7 +25,7 @@ use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
-use crate::engine::history::{self, Historied, Made};
+use crate::engine::history::{self, Historied, MadeRevision};
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, Paced, PodWatch};
@@ -47,13 +47,13 @@ struct StatefulSets {
 type Labels = std::collections::BTreeMap<String, String>;
 
 /// Reasons why a round ends early.
-enum Stop {
+enum RoundEnd {
     /// Nothing went wrong: it is looked at again when the time has come, or when a cache shows more.
     Wait,
     Failed(RestError),
 }
 
-impl From<RestError> for Stop {
+impl From<RestError> for RoundEnd {
     fn from(e: RestError) -> Self {
         if e.namespace_terminating() { Self::Wait } else { Self::Failed(e) }
     }
@@ -142,8 +142,8 @@ impl StatefulSets {
         for action in plan.revisions {
             match action {
                 Action::Create { path, body } => match history::make(&self.executor, &path, &body).await? {
-                    Made::There => {}
-                    Made::Taken => return history::another_name(&self.executor, set).await,
+                    MadeRevision::There => {}
+                    MadeRevision::Taken => return history::another_name(&self.executor, set).await,
                 },
                 other => self.executor.one(other).await?,
             }
@@ -160,13 +160,13 @@ impl StatefulSets {
             }
         }
         match stop {
-            Some(Stop::Failed(e)) => Err(e),
-            Some(Stop::Wait) | None => Ok(plan.again),
+            Some(RoundEnd::Failed(e)) => Err(e),
+            Some(RoundEnd::Wait) | None => Ok(plan.again),
         }
     }
 
     /// The steps of one pod.
-    async fn work(&self, set: &StatefulSet, task: Task) -> Result<(), Stop> {
+    async fn work(&self, set: &StatefulSet, task: Task) -> Result<(), RoundEnd> {
         let (pod, mut written) = (task.pod.as_str(), Ok(()));
         for step in task.steps {
             match step {
@@ -183,7 +183,7 @@ impl StatefulSets {
                     written = self.executor.one(action).await;
                     // Somebody was faster; that is no news.
                     if written.as_ref().is_err_and(RestError::already_exists) {
-                        return Err(Stop::Wait);
+                        return Err(RoundEnd::Wait);
                     }
                 }
                 Step::Tell(verb) => match &written {
@@ -193,7 +193,7 @@ impl StatefulSets {
                 },
             }
         }
-        written.map_err(Stop::from)
+        written.map_err(RoundEnd::from)
     }
 
     /// Makes claims, each whatever becomes of the others.
@@ -204,8 +204,8 @@ impl StatefulSets {
         verb: Option<Verb>,
         missing: Vec<PersistentVolumeClaim>,
         dying: Vec<String>,
-    ) -> Result<(), Stop> {
-        let (mut errors, mut stop) = (Vec::new(), Stop::Wait);
+    ) -> Result<(), RoundEnd> {
+        let (mut errors, mut stop) = (Vec::new(), RoundEnd::Wait);
         for claim in missing {
             let made = self.executor.one(Action::create(&claim)).await;
             let error = made.as_ref().err().map(ToString::to_string);

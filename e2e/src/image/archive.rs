@@ -40,7 +40,7 @@ pub fn write(config: &Config, layers: &[&Layer], archive: &Path) -> Result<()> {
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn wrap(config: &Config, layer: &Path, archive: &Path) -> Result<()> {
+pub(super) fn wrap(config: &Config, layer: &Path, archive: &Path) -> Result<()> {
     let mut file = File::open(layer).with_context(|| format!("cannot read {}", layer.display()))?;
     let mut hash = Sha256::new();
     let size = io::copy(&mut file, &mut hash)?;

@@ -17,7 +17,7 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The cluster at one moment.
 #[derive(Default)]
-pub struct View {
+pub(super) struct View {
     /// All Services.
     pub services: Vec<Arc<Service>>,
     /// All EndpointSlices.
@@ -27,11 +27,11 @@ pub struct View {
 }
 
 /// Next hops, which are nodes, of each address; none of an address that refuses connections.
-pub type Routes = BTreeMap<IpAddr, BTreeSet<IpAddr>>;
+pub(super) type Routes = BTreeMap<IpAddr, BTreeSet<IpAddr>>;
 
 /// Addresses to write into a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ingress {
+pub(super) struct Ingress {
     /// Namespace of the Service.
     pub namespace: String,
     /// Name of the Service.
@@ -42,7 +42,7 @@ pub struct Ingress {
 
 /// Desired state.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(super) struct Plan {
     /// Addresses that differ from what the Services' statuses have.
     pub ingresses: Vec<Ingress>,
     /// Ways to the nodes.
@@ -53,7 +53,7 @@ pub struct Plan {
 
 /// Plans addresses and routes. Services keep the addresses that their statuses have; the older of two is served first.
 #[must_use]
-pub fn plan(view: &View, pools: &[IpNet]) -> Plan {
+pub(super) fn plan(view: &View, pools: &[IpNet]) -> Plan {
     let mut plan = Plan::default();
     let mut services: Vec<&Service> = view.services.iter().map(AsRef::as_ref).collect();
     services.sort_by_key(|service| {

@@ -17,7 +17,7 @@ const PROTOCOL: &str = "189";
 ///
 /// # Errors
 /// When `ip` fails.
-pub fn apply(wanted: &Routes, pools: &[IpNet]) -> Result<()> {
+pub(super) fn apply(wanted: &Routes, pools: &[IpNet]) -> Result<()> {
     for pool in pools {
         let family = family(pool);
         run("ip", &[family, "route", "replace", "unreachable", &pool.to_string(), "proto", PROTOCOL])?;
@@ -36,7 +36,7 @@ pub fn apply(wanted: &Routes, pools: &[IpNet]) -> Result<()> {
 }
 
 /// Removes all routes of the pools.
-pub fn remove(pools: &[IpNet]) {
+pub(super) fn remove(pools: &[IpNet]) {
     for pool in pools {
         run("ip", &[family(pool), "route", "flush", "root", &pool.to_string(), "proto", PROTOCOL]).ok();
     }

@@ -25,7 +25,7 @@ pub struct Flow {
 
 /// Outcome of one pass over the table of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pass {
+pub(super) struct Pass {
     /// Stale entries that were found, as many as the limit where there may be more.
     pub found: usize,
     /// Entries of these that were deleted; others had ended by themselves meanwhile.
@@ -36,7 +36,7 @@ pub struct Pass {
 ///
 /// # Errors
 /// The kernel has no connection tracking, or refuses.
-pub fn delete(family: Family, stale: impl Fn(&Flow) -> bool, limit: usize) -> io::Result<Pass> {
+pub(super) fn delete(family: Family, stale: impl Fn(&Flow) -> bool, limit: usize) -> io::Result<Pass> {
     let kernel = Netfilter::open(family)?;
     let mut found = Vec::new();
     dump(&kernel, |attributes| {

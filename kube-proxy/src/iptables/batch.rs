@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Changes that are committed together, table by table.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub(crate) struct Batch {
     tables: BTreeMap<&'static str, Table>,
     /// Rules written so far, by table, also those that were taken.
     written: BTreeMap<&'static str, usize>,
@@ -21,7 +21,7 @@ struct Table {
 
 impl Batch {
     /// Writes a chain whole.
-    pub fn write(&mut self, table: &'static str, chain: &str, rules: &[String]) {
+    pub(crate) fn write(&mut self, table: &'static str, chain: &str, rules: &[String]) {
         *self.written.entry(table).or_default() += rules.len();
         let table = self.tables.entry(table).or_default();
         writeln!(table.declared, ":{chain} - [0:0]").ok();
@@ -31,19 +31,19 @@ impl Batch {
     }
 
     /// Removes a chain, after everything that was written.
-    pub fn remove(&mut self, table: &'static str, chain: String) {
+    pub(crate) fn remove(&mut self, table: &'static str, chain: String) {
         self.tables.entry(table).or_default().removed.insert(chain);
     }
 
     /// Rules of a table that were written so far.
     #[must_use]
-    pub fn written(&self, table: &str) -> usize {
+    pub(crate) fn written(&self, table: &str) -> usize {
         self.written.get(table).copied().unwrap_or(0)
     }
 
     /// The tool's input; there is nothing left to write afterwards.
     #[must_use]
-    pub fn take(&mut self) -> String {
+    pub(crate) fn take(&mut self) -> String {
         let mut text = String::new();
         for (name, Table { declared, rules, removed }) in &std::mem::take(&mut self.tables) {
             writeln!(text, "*{name}").ok();

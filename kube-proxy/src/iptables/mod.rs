@@ -12,7 +12,7 @@ pub(crate) use batch::Batch;
 use render::{FIREWALL, Part, SHARED, fixed, guards_localnet, part};
 pub(crate) use tables::{Jump, Tables};
 
-use crate::backend::{Backend, Counters, Environment, Mode, Options, SyncError, Written, WrittenChains};
+use crate::backend::{Backend, Counters, Environment, Mode, Options, SyncError, SyncExtent, WrittenChains};
 use crate::metrics;
 use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
@@ -75,21 +75,21 @@ pub struct Iptables {
 /// Rules that the kernel has, by port.
 #[derive(Default)]
 struct Applied {
-    ports: BTreeMap<PortName, Kept>,
+    ports: BTreeMap<PortName, RenderedChains>,
     /// Number of rules of all ports in the `nat` and the `filter` table.
     rules: [usize; 2],
 }
 
 /// Memory of a port's rules: chains by fingerprint, and the text of rules that chains of all services are made of.
 #[derive(Default)]
-struct Kept {
+struct RenderedChains {
     chains: WrittenChains,
     /// Number of rules in its chains.
     rules: usize,
     shared: [Vec<String>; SHARED.len()],
 }
 
-impl Kept {
+impl RenderedChains {
     fn of(part: Part) -> Self {
         let rules = part.chains.iter().map(|(_, rules)| rules.len()).sum();
         Self { chains: WrittenChains::of(&part.chains), rules, shared: part.shared }
@@ -106,13 +106,13 @@ impl Kept {
 }
 
 impl Applied {
-    fn put(&mut self, name: PortName, kept: Kept) {
+    fn put(&mut self, name: PortName, kept: RenderedChains) {
         let added = kept.rules();
         self.rules.iter_mut().zip(added).for_each(|(all, added)| *all += added);
         self.ports.insert(name, kept);
     }
 
-    fn take(&mut self, name: &PortName) -> Kept {
+    fn take(&mut self, name: &PortName) -> RenderedChains {
         let kept = self.ports.remove(name).unwrap_or_default();
         self.rules.iter_mut().zip(kept.rules()).for_each(|(all, removed)| *all -= removed);
         kept
@@ -184,7 +184,7 @@ impl Iptables {
                 batch.write("nat", chain, rules);
                 stale.remove(chain);
             }
-            applied.put(name.clone(), Kept::of(part));
+            applied.put(name.clone(), RenderedChains::of(part));
         }
         if desired.ports.len() >= CHUNK {
             self.tables.restore(&mut batch).await?;
@@ -235,7 +235,7 @@ impl Iptables {
             }
             gone.extend(before.chains.gone(&part.chains));
             if port.is_some() {
-                applied.put(name.clone(), Kept::of(part));
+                applied.put(name.clone(), RenderedChains::of(part));
             }
         }
         for (index, (table, chain)) in SHARED.iter().enumerate().filter(|(index, _)| touched[*index]) {
@@ -254,12 +254,12 @@ impl Backend for Iptables {
         self.tables.check_support().await
     }
 
-    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<SyncExtent, SyncError> {
         // After a failure what the kernel holds is unknown: the next sync writes everything.
         let (applied, written) = match self.applied.take() {
-            Some(applied) if changed.is_empty() => (applied, Written::Nothing),
-            Some(applied) => (self.write(applied, desired, changed).await?, Written::Changes),
-            None => (self.write_all(desired).await?, Written::Everything),
+            Some(applied) if changed.is_empty() => (applied, SyncExtent::Nothing),
+            Some(applied) => (self.write(applied, desired, changed).await?, SyncExtent::Changes),
+            None => (self.write_all(desired).await?, SyncExtent::Everything),
         };
         self.applied = Some(applied);
         Ok(written)

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 /// Rules by chain, for the two tables that change with services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub(super) struct Rules {
     /// The `filter` table.
     pub filter: BTreeMap<String, Vec<String>>,
     /// The `nat` table.

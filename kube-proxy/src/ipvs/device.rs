@@ -26,7 +26,7 @@ const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 
 /// The device with the addresses of one family on it.
-pub(super) struct Device {
+pub(super) struct DummyDevice {
     kernel: Kernel<RawMessage>,
     index: u32,
 }
@@ -44,7 +44,7 @@ pub(super) fn remove() -> io::Result<()> {
     kernel.acknowledged().map(drop)
 }
 
-impl Device {
+impl DummyDevice {
     /// Opens the device and makes it first, if it is not there: of kind `dummy`, and down, as upstream's is.
     pub(super) fn open() -> io::Result<Self> {
         let kernel = Kernel::open(NETLINK_ROUTE)?;
@@ -114,7 +114,7 @@ mod tests {
     fn requests_have_the_kernels_bytes() {
         assert_eq!(link(7), [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let kernel = Kernel::open(NETLINK_ROUTE).expect("a socket");
-        let device = Device { kernel, index: 7 };
+        let device = DummyDevice { kernel, index: 7 };
         let expected = [2, 32, 0, 0, 7, 0, 0, 0, 8, 0, 2, 0, 10, 96, 0, 1, 8, 0, 1, 0, 10, 96, 0, 1];
         assert_eq!(device.address("10.96.0.1".parse().expect("ip")), expected);
         assert_eq!(device.address("fd00::1".parse().expect("ip"))[..2], [10, 128]);

@@ -15,20 +15,20 @@ use std::net::{IpAddr, SocketAddr};
 use async_trait::async_trait;
 use ipnet::IpNet;
 
-use crate::backend::{Backend, Environment, Mode, NodePorts, Options, SyncError, Written, blocking, output};
+use crate::backend::{Backend, Environment, Mode, NodePorts, Options, SyncError, SyncExtent, blocking, output};
 use crate::iptables::{Batch, Tables};
 use crate::kernel;
 use crate::plan::{Desired, Family, PortName, Protocol};
-use device::Device;
+use device::DummyDevice;
 use netlink::{Ipvs, Timeouts};
-use render::{Node, Part, Server, VirtualServer, part};
+use render::{NodeAddresses, Part, VirtualServer, VirtualServerOptions, part};
 use rules::{JUMPS, chains};
-use sets::{Members, Set};
+use sets::{Set, SetMembers};
 use shared::config::Settings;
-use steps::{Draining, Step};
+use steps::{Draining, KernelStep};
 
 /// The mode.
-pub const MODE: Mode = Mode {
+pub(crate) const MODE: Mode = Mode {
     name: "ipvs",
     is_historic: false,
     periods: "ipvs",
@@ -69,7 +69,7 @@ impl Config {
 }
 
 /// Keeps the kernel's virtual servers as wanted.
-pub struct IpvsProxy {
+pub(crate) struct IpvsProxy {
     options: Options,
     config: Config,
     tables: Tables,
@@ -83,11 +83,11 @@ pub struct IpvsProxy {
 struct Applied {
     ports: BTreeMap<PortName, Part>,
     /// Ports that ask for a virtual server; the first one has it.
-    servers: BTreeMap<VirtualServer, BTreeMap<PortName, Server>>,
-    members: Members,
+    servers: BTreeMap<VirtualServer, BTreeMap<PortName, VirtualServerOptions>>,
+    members: SetMembers,
     /// Sets that had members when rules were last written.
     filled: BTreeSet<Set>,
-    node: Node,
+    node: NodeAddresses,
     /// Index of the device that has the addresses: one made anew by somebody else has another.
     device: Option<u32>,
 }
@@ -95,7 +95,7 @@ struct Applied {
 /// Changes of what the kernel has.
 #[derive(Default)]
 struct Changes {
-    steps: Vec<Step>,
+    steps: Vec<KernelStep>,
     members: Vec<(Set, String, bool)>,
 }
 
@@ -138,7 +138,7 @@ impl Changes {
         if set == Set::IpvsIps
             && let Ok(address) = member.parse()
         {
-            self.steps.push(if is_added { Step::Bind(address) } else { Step::Unbind(address) });
+            self.steps.push(if is_added { KernelStep::Bind(address) } else { KernelStep::Unbind(address) });
         }
         self.members.push((set, member.to_owned(), is_added));
     }
@@ -149,22 +149,22 @@ fn kernel_error(what: &'static str) -> impl Fn(io::Error) -> SyncError {
 }
 
 /// Carries steps out: the index of the device. All of them are tried; the first error is returned.
-fn carry_out(steps: Vec<Step>, scheduler: &str, family: Family) -> Result<u32, SyncError> {
+fn carry_out(steps: Vec<KernelStep>, scheduler: &str, family: Family) -> Result<u32, SyncError> {
     let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
-    let device = Device::open().map_err(kernel_error(device::NAME))?;
+    let device = DummyDevice::open().map_err(kernel_error(device::NAME))?;
     // Reading them takes longer the more addresses services have: a change of endpoints does without.
-    let binds = steps.iter().any(|step| matches!(step, Step::Bind(_)));
+    let binds = steps.iter().any(|step| matches!(step, KernelStep::Bind(_)));
     let elsewhere = if binds { device::addresses(family, false) } else { BTreeSet::new() };
     let mut outcome = Ok(());
     for step in steps {
         let done = match &step {
-            Step::Bind(address) if elsewhere.contains(address) => Ok(()),
-            Step::Bind(address) => device.set(*address, true),
-            Step::Unbind(address) => device.set(*address, false),
-            Step::Serve(key, server) => ipvs.set_service(key, server, scheduler),
-            Step::Remove(key) => ipvs.delete_service(key),
-            Step::SetReal(key, real, weight) => ipvs.set_real(key, *real, *weight),
-            Step::RemoveReal(key, real) => ipvs.delete_real(key, *real),
+            KernelStep::Bind(address) if elsewhere.contains(address) => Ok(()),
+            KernelStep::Bind(address) => device.set(*address, true),
+            KernelStep::Unbind(address) => device.set(*address, false),
+            KernelStep::Serve(key, server) => ipvs.set_service(key, server, scheduler),
+            KernelStep::Remove(key) => ipvs.delete_service(key),
+            KernelStep::SetReal(key, real, weight) => ipvs.set_real(key, *real, *weight),
+            KernelStep::RemoveReal(key, real) => ipvs.delete_real(key, *real),
         };
         if let Err(error) = done {
             tracing::warn!(?step, %error, "Failed to change IPVS");
@@ -175,7 +175,7 @@ fn carry_out(steps: Vec<Step>, scheduler: &str, family: Family) -> Result<u32, S
 }
 
 /// Virtual servers that the kernel has, with those of their real servers that get connections.
-type Found = BTreeMap<VirtualServer, (String, Server)>;
+type Found = BTreeMap<VirtualServer, (String, VirtualServerOptions)>;
 
 /// Real servers with weight 0 that the kernel has: an earlier proxy drained them.
 type Drained = Vec<(VirtualServer, SocketAddr)>;
@@ -188,7 +188,10 @@ fn read_kernel(family: Family) -> Result<(Found, Drained), SyncError> {
         let (serving, rest): (Vec<_>, Vec<_>) = reals.into_iter().partition(|(_, real)| real.weight > 0);
         drained.extend(rest.into_iter().map(|(real, _)| (key.clone(), real)));
         let reals = serving.into_iter().map(|(real, _)| real).collect();
-        found.insert(key, (present.scheduler, Server { affinity: present.persistent, is_bound: false, reals }));
+        found.insert(
+            key,
+            (present.scheduler, VirtualServerOptions { affinity: present.persistent, is_bound: false, reals }),
+        );
     }
     Ok((found, drained))
 }
@@ -199,14 +202,14 @@ impl IpvsProxy {
         Self { options, config, tables, applied: None, draining: Draining::default(), is_prepared: false }
     }
 
-    fn node(&self) -> Node {
+    fn node(&self) -> NodeAddresses {
         let node_ports = match &self.options.environment.node_ports {
             NodePorts::All => device::addresses(self.options.family, false),
             NodePorts::Addresses(addresses) => {
                 addresses.iter().copied().filter(|address| !address.is_loopback()).collect()
             }
         };
-        Node { node_ports, own: self.options.node_addresses.clone() }
+        NodeAddresses { node_ports, own: self.options.node_addresses.clone() }
     }
 
     /// Sets the kernel up for connections that its load balancer carries.
@@ -280,7 +283,7 @@ impl IpvsProxy {
             applied.put(name, Some(part(name, port, &applied.node)), &mut draining, &mut changes);
         }
         // Of the steps from nothing those for addresses stay; servers are compared with the kernel's.
-        changes.steps.retain(|step| matches!(step, Step::Bind(_)));
+        changes.steps.retain(|step| matches!(step, KernelStep::Bind(_)));
         for (key, claims) in &applied.servers {
             let wanted = claims.values().next();
             let known = found.get(key).filter(|(scheduler, _)| *scheduler == self.config.scheduler);
@@ -288,10 +291,10 @@ impl IpvsProxy {
                 && let (Some((_, present)), Some(wanted)) = (found.get(key), wanted)
             {
                 // The scheduler is another one; real servers stay.
-                changes.steps.push(Step::Serve(key.clone(), wanted.clone()));
+                changes.steps.push(KernelStep::Serve(key.clone(), wanted.clone()));
                 draining.change(
                     key,
-                    Some(&Server { affinity: wanted.affinity, ..present.clone() }),
+                    Some(&VirtualServerOptions { affinity: wanted.affinity, ..present.clone() }),
                     Some(wanted),
                     &mut changes.steps,
                 );
@@ -301,12 +304,12 @@ impl IpvsProxy {
         }
         let strangers = found.keys().filter(|key| !applied.servers.contains_key(*key));
         let removed = strangers.filter(|key| !self.config.excludes(key.address));
-        changes.steps.extend(removed.map(|key| Step::Remove(key.clone())));
+        changes.steps.extend(removed.map(|key| KernelStep::Remove(key.clone())));
         let bound = if self.options.dry_run.is_some() { BTreeSet::new() } else { device::addresses(family, true) };
         let bound = bound.into_iter().filter(|address| !self.config.excludes(*address));
         let wanted: BTreeSet<IpAddr> =
             applied.members.of(Set::IpvsIps).filter_map(|member| member.parse().ok()).collect();
-        changes.steps.extend(bound.filter(|address| !wanted.contains(address)).map(Step::Unbind));
+        changes.steps.extend(bound.filter(|address| !wanted.contains(address)).map(KernelStep::Unbind));
         for (key, real) in drained {
             draining.resume(&key, real, applied.servers.get(&key).and_then(|claims| claims.values().next()));
         }
@@ -331,7 +334,7 @@ impl IpvsProxy {
             for (real, state) in reals {
                 if state.connections == 0 && self.draining.has(&key, real) {
                     self.draining.gone(&key, real);
-                    steps.push(Step::RemoveReal(key.clone(), real));
+                    steps.push(KernelStep::RemoveReal(key.clone(), real));
                 }
             }
         }
@@ -351,7 +354,7 @@ impl IpvsProxy {
         };
         let ipvs = Ipvs::open().map_err(kernel_error("ipvs"))?;
         let key = VirtualServer { address, port: 20_000, protocol: Protocol::Tcp };
-        let made = ipvs.set_service(&key, &Server::default(), scheduler);
+        let made = ipvs.set_service(&key, &VirtualServerOptions::default(), scheduler);
         made.and_then(|()| ipvs.delete_service(&key)).map_err(kernel_error("the IPVS scheduler"))
     }
 }
@@ -365,10 +368,10 @@ impl Backend for IpvsProxy {
         blocking(move || Self::try_scheduler(family, &scheduler)).await
     }
 
-    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<SyncExtent, SyncError> {
         // After a failure what the kernel holds is unknown: the next sync writes everything.
         let (applied, written) = match self.applied.take() {
-            Some(applied) if changed.is_empty() => (applied, Written::Nothing),
+            Some(applied) if changed.is_empty() => (applied, SyncExtent::Nothing),
             Some(mut applied) => {
                 let mut changes = Changes::default();
                 for name in changed {
@@ -376,9 +379,9 @@ impl Backend for IpvsProxy {
                     applied.put(name, part, &mut self.draining, &mut changes);
                 }
                 self.write(&mut applied, changes, false).await?;
-                (applied, Written::Changes)
+                (applied, SyncExtent::Changes)
             }
-            None => (self.write_all(desired).await?, Written::Everything),
+            None => (self.write_all(desired).await?, SyncExtent::Everything),
         };
         self.applied = Some(applied);
         Ok(written)

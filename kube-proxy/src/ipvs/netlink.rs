@@ -8,7 +8,7 @@ use std::time::Duration;
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::render::{Server, VirtualServer};
+use super::render::{VirtualServer, VirtualServerOptions};
 use crate::netlink::{Kernel, RawMessage, attribute, encode, find, nested};
 use crate::plan::{Family, Protocol};
 
@@ -121,7 +121,12 @@ impl Ipvs {
     }
 
     /// Adds a virtual server, or changes the one that is there.
-    pub(super) fn set_service(&self, key: &VirtualServer, server: &Server, scheduler: &str) -> io::Result<()> {
+    pub(super) fn set_service(
+        &self,
+        key: &VirtualServer,
+        server: &VirtualServerOptions,
+        scheduler: &str,
+    ) -> io::Result<()> {
         let attributes = [nested(SERVICE, &described(key, server, scheduler))];
         match self.command(NEW_SERVICE, &attributes) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
@@ -223,7 +228,7 @@ fn named(key: &VirtualServer) -> Vec<DefaultNla> {
     ]
 }
 
-fn described(key: &VirtualServer, server: &Server, scheduler: &str) -> Vec<DefaultNla> {
+fn described(key: &VirtualServer, server: &VirtualServerOptions, scheduler: &str) -> Vec<DefaultNla> {
     let persistent = if server.affinity.is_some() { PERSISTENT } else { 0 };
     let source_port = if scheduler == "mh" { SOURCE_PORT } else { 0 };
     let flags = [(persistent | source_port).to_ne_bytes(), u32::MAX.to_ne_bytes()].concat();
@@ -313,7 +318,7 @@ mod tests {
     #[test]
     fn what_is_written_of_a_virtual_server_is_read() {
         for address in ["10.96.0.1", "fd00::1"] {
-            let server = Server { affinity: Some(10_800), ..Server::default() };
+            let server = VirtualServerOptions { affinity: Some(10_800), ..VirtualServerOptions::default() };
             let bytes = encode(&described(&key(address), &server, "mh"));
             let expected = Present { scheduler: "mh".to_owned(), persistent: Some(10_800) };
             assert_eq!(read_service(&bytes), Some((key(address), expected)));

@@ -16,7 +16,7 @@ pub(super) struct VirtualServer {
 
 /// Behaviour of a virtual server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct VirtualServerOptions {
     /// Seconds for which clients stay with their real server.
     pub(super) affinity: Option<u32>,
     /// True for an address on our device, false for one of the node's own.
@@ -28,13 +28,13 @@ pub(super) struct Server {
 /// Virtual servers and members of sets of one service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
-    pub(super) servers: BTreeMap<VirtualServer, Server>,
+    pub(super) servers: BTreeMap<VirtualServer, VirtualServerOptions>,
     pub(super) members: BTreeSet<(Set, String)>,
 }
 
 /// Addresses of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct NodeAddresses {
     /// Addresses that node ports answer on.
     pub(super) node_ports: BTreeSet<IpAddr>,
     /// Primary addresses, for source ranges that the node is within.
@@ -42,7 +42,7 @@ pub(super) struct Node {
 }
 
 /// Renders a service port.
-pub(super) fn part(name: &PortName, port: &ServicePort, node: &Node) -> Part {
+pub(super) fn part(name: &PortName, port: &ServicePort, node: &NodeAddresses) -> Part {
     let mut renderer = Renderer { protocol: name.protocol, port, node, part: Part::default() };
     renderer.cluster_ip();
     renderer.external_ips();
@@ -58,7 +58,7 @@ pub(super) fn part(name: &PortName, port: &ServicePort, node: &Node) -> Part {
 struct Renderer<'a> {
     protocol: Protocol,
     port: &'a ServicePort,
-    node: &'a Node,
+    node: &'a NodeAddresses,
     part: Part,
 }
 
@@ -75,7 +75,7 @@ impl Renderer<'_> {
     fn serve(&mut self, address: IpAddr, port: u16, policy: Policy, is_bound: bool) {
         let key = VirtualServer { address, port, protocol: self.protocol };
         let reals = self.endpoints(policy).iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port));
-        let server = Server { affinity: self.port.affinity, is_bound, reals: reals.collect() };
+        let server = VirtualServerOptions { affinity: self.port.affinity, is_bound, reals: reals.collect() };
         self.part.servers.insert(key, server);
         if is_bound {
             self.member(Set::IpvsIps, address.to_string());
@@ -180,8 +180,8 @@ mod tests {
         ServicePort::plain("10.96.0.5", 80, vec![endpoint("10.244.0.2", true), endpoint("10.244.1.2", false)])
     }
 
-    fn node() -> Node {
-        Node { node_ports: [ip("192.0.2.7")].into(), own: vec![ip("192.0.2.7")] }
+    fn node() -> NodeAddresses {
+        NodeAddresses { node_ports: [ip("192.0.2.7")].into(), own: vec![ip("192.0.2.7")] }
     }
 
     fn reals(part: &Part, at: &str) -> Vec<String> {

@@ -56,9 +56,9 @@ const NEXT: &str = "KUBE-NEXT";
 
 /// Members of all sets, each with the number of ports that ask for it.
 #[derive(Debug, Default)]
-pub(super) struct Members(BTreeMap<(Set, String), usize>);
+pub(super) struct SetMembers(BTreeMap<(Set, String), usize>);
 
-impl Members {
+impl SetMembers {
     /// Counts a member more; true for a new one.
     pub(super) fn add(&mut self, set: Set, member: String) -> bool {
         let count = self.0.entry((set, member)).or_default();
@@ -114,7 +114,7 @@ fn create(family: Family, set: Set, name: &str) -> String {
 }
 
 /// The text that gives all sets these members at once, whatever they held.
-pub(super) fn replacement(family: Family, members: &Members) -> String {
+pub(super) fn replacement(family: Family, members: &SetMembers) -> String {
     let mut text = String::new();
     for (set, ..) in SETS {
         let name = name(family, set);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn members_go_with_the_last_who_asks_for_them() {
-        let mut members = Members::default();
+        let mut members = SetMembers::default();
         assert!(members.add(Set::NodePortTcp, "30000".into()));
         assert!(!members.add(Set::NodePortTcp, "30000".into()));
         assert_eq!(members.filled(), [Set::NodePortTcp].into());
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn texts_are_the_tools() {
-        let mut members = Members::default();
+        let mut members = SetMembers::default();
         members.add(Set::ClusterIp, "10.96.0.1,tcp:443".into());
         let text = replacement(Family::V4, &members);
         let next = "create KUBE-NEXT hash:ip,port family inet hashsize 1024 maxelem 65536\nadd KUBE-NEXT 10.96.0.1,tcp:443\nswap KUBE-NEXT KUBE-CLUSTER-IP\ndestroy KUBE-NEXT\n";

@@ -6,18 +6,18 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use super::render::{Server, VirtualServer};
+use super::render::{VirtualServer, VirtualServerOptions};
 use crate::plan::Protocol;
 
 /// A change of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum KernelStep {
     /// Puts an address on the device, unless another device has it.
     Bind(IpAddr),
     /// Takes an address off the device.
     Unbind(IpAddr),
     /// Adds a virtual server or changes it.
-    Serve(VirtualServer, Server),
+    Serve(VirtualServer, VirtualServerOptions),
     /// Removes a virtual server with its real ones.
     Remove(VirtualServer),
     /// Adds a real server or changes its weight.
@@ -26,7 +26,7 @@ pub(super) enum Step {
     RemoveReal(VirtualServer, SocketAddr),
 }
 
-impl Step {
+impl KernelStep {
     /// The command that does it: program and arguments.
     pub(super) fn command(&self, scheduler: &str) -> (&'static str, Vec<String>) {
         let address = |verb: &str, address: &IpAddr| {
@@ -68,39 +68,39 @@ impl Draining {
     pub(super) fn change(
         &mut self,
         key: &VirtualServer,
-        before: Option<&Server>,
-        after: Option<&Server>,
-        steps: &mut Vec<Step>,
+        before: Option<&VirtualServerOptions>,
+        after: Option<&VirtualServerOptions>,
+        steps: &mut Vec<KernelStep>,
     ) {
         let Some(after) = after else {
             if before.is_some() {
                 self.0.retain(|(of, _)| of != key);
-                steps.push(Step::Remove(key.clone()));
+                steps.push(KernelStep::Remove(key.clone()));
             }
             return;
         };
         if before.is_none_or(|before| before.affinity != after.affinity) {
-            steps.push(Step::Serve(key.clone(), after.clone()));
+            steps.push(KernelStep::Serve(key.clone(), after.clone()));
         }
         let none = BTreeSet::new();
         let had = before.map_or(&none, |before| &before.reals);
         for real in after.reals.difference(had) {
             self.0.remove(&(key.clone(), *real));
-            steps.push(Step::SetReal(key.clone(), *real, 1));
+            steps.push(KernelStep::SetReal(key.clone(), *real, 1));
         }
         for real in had.difference(&after.reals) {
             match key.protocol {
                 Protocol::Tcp => {
                     self.0.insert((key.clone(), *real));
-                    steps.push(Step::SetReal(key.clone(), *real, 0));
+                    steps.push(KernelStep::SetReal(key.clone(), *real, 0));
                 }
-                Protocol::Udp | Protocol::Sctp => steps.push(Step::RemoveReal(key.clone(), *real)),
+                Protocol::Udp | Protocol::Sctp => steps.push(KernelStep::RemoveReal(key.clone(), *real)),
             }
         }
     }
 
     /// Takes in a real server that the kernel has with weight 0 and that is not wanted.
-    pub(super) fn resume(&mut self, key: &VirtualServer, real: SocketAddr, wanted: Option<&Server>) {
+    pub(super) fn resume(&mut self, key: &VirtualServer, real: SocketAddr, wanted: Option<&VirtualServerOptions>) {
         if wanted.is_some_and(|wanted| !wanted.reals.contains(&real)) {
             self.0.insert((key.clone(), real));
         }
@@ -130,8 +130,8 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn server(reals: &[&str]) -> Server {
-        Server { affinity: None, is_bound: true, reals: reals.iter().map(|real| at(real)).collect() }
+    fn server(reals: &[&str]) -> VirtualServerOptions {
+        VirtualServerOptions { affinity: None, is_bound: true, reals: reals.iter().map(|real| at(real)).collect() }
     }
 
     fn key(protocol: Protocol) -> VirtualServer {
@@ -141,9 +141,9 @@ mod tests {
     fn steps(
         draining: &mut Draining,
         protocol: Protocol,
-        before: Option<&Server>,
-        after: Option<&Server>,
-    ) -> Vec<Step> {
+        before: Option<&VirtualServerOptions>,
+        after: Option<&VirtualServerOptions>,
+    ) -> Vec<KernelStep> {
         let mut steps = Vec::new();
         draining.change(&key(protocol), before, after, &mut steps);
         steps
@@ -154,15 +154,15 @@ mod tests {
         let (two, one) = (server(&["10.1.0.1:80", "10.1.0.2:80"]), server(&["10.1.0.1:80"]));
         let gone = at("10.1.0.2:80");
         for (protocol, expected) in [
-            (Protocol::Tcp, Step::SetReal(key(Protocol::Tcp), gone, 0)),
-            (Protocol::Udp, Step::RemoveReal(key(Protocol::Udp), gone)),
-            (Protocol::Sctp, Step::RemoveReal(key(Protocol::Sctp), gone)),
+            (Protocol::Tcp, KernelStep::SetReal(key(Protocol::Tcp), gone, 0)),
+            (Protocol::Udp, KernelStep::RemoveReal(key(Protocol::Udp), gone)),
+            (Protocol::Sctp, KernelStep::RemoveReal(key(Protocol::Sctp), gone)),
         ] {
             let mut draining = Draining::default();
             assert_eq!(steps(&mut draining, protocol, Some(&two), Some(&one)), [expected]);
             assert_eq!(draining.has(&key(protocol), gone), protocol == Protocol::Tcp);
             let back = steps(&mut draining, protocol, Some(&one), Some(&two));
-            assert_eq!(back, [Step::SetReal(key(protocol), gone, 1)]);
+            assert_eq!(back, [KernelStep::SetReal(key(protocol), gone, 1)]);
             assert_eq!(draining, Draining::default());
         }
     }
@@ -173,10 +173,13 @@ mod tests {
         let one = server(&["10.1.0.1:80"]);
         let key = key(Protocol::Tcp);
         let made = steps(&mut draining, Protocol::Tcp, None, Some(&one));
-        assert_eq!(made, [Step::Serve(key.clone(), one.clone()), Step::SetReal(key.clone(), at("10.1.0.1:80"), 1)]);
+        assert_eq!(
+            made,
+            [KernelStep::Serve(key.clone(), one.clone()), KernelStep::SetReal(key.clone(), at("10.1.0.1:80"), 1)]
+        );
         steps(&mut draining, Protocol::Tcp, Some(&one), Some(&server(&[])));
         assert_eq!(draining.servers(), [key.clone()].into());
-        assert_eq!(steps(&mut draining, Protocol::Tcp, Some(&one), None), [Step::Remove(key)]);
+        assert_eq!(steps(&mut draining, Protocol::Tcp, Some(&one), None), [KernelStep::Remove(key)]);
         assert_eq!(draining, Draining::default());
         assert!(steps(&mut draining, Protocol::Tcp, None, None).is_empty());
     }
@@ -184,8 +187,8 @@ mod tests {
     #[test]
     fn affinity_that_changes_is_written() {
         let mut draining = Draining::default();
-        let (plain, sticky) = (server(&[]), Server { affinity: Some(60), ..server(&[]) });
+        let (plain, sticky) = (server(&[]), VirtualServerOptions { affinity: Some(60), ..server(&[]) });
         let written = steps(&mut draining, Protocol::Tcp, Some(&plain), Some(&sticky));
-        assert_eq!(written, [Step::Serve(key(Protocol::Tcp), sticky)]);
+        assert_eq!(written, [KernelStep::Serve(key(Protocol::Tcp), sticky)]);
     }
 }

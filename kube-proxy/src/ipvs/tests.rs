@@ -13,7 +13,7 @@ fn port(address: &str, endpoint: &str) -> ServicePort {
 fn put(applied: &mut Applied, service: &str, port: Option<&ServicePort>) -> Changes {
     let (mut changes, mut draining) = (Changes::default(), Draining::default());
     let name = name(service);
-    applied.put(&name, port.map(|port| part(&name, port, &Node::default())), &mut draining, &mut changes);
+    applied.put(&name, port.map(|port| part(&name, port, &NodeAddresses::default())), &mut draining, &mut changes);
     changes
 }
 
@@ -23,19 +23,20 @@ fn services_of_one_address_share_it_and_the_first_has_its_port() {
     let address: IpAddr = "10.96.0.5".parse().expect("ip");
     let (a, b) = (port("10.96.0.5", "10.1.0.1"), port("10.96.0.5", "10.1.0.2"));
     let first = put(&mut applied, "b", Some(&b));
-    assert_eq!(first.steps[0], Step::Bind(address));
+    assert_eq!(first.steps[0], KernelStep::Bind(address));
     assert_eq!(first.members.len(), 2);
     let key = VirtualServer { address, port: 80, protocol: Protocol::Tcp };
     let real = |text: &str| text.parse::<SocketAddr>().expect("an address");
     let taken = put(&mut applied, "a", Some(&a));
-    let swap =
-        |to: &str, from: &str| vec![Step::SetReal(key.clone(), real(to), 1), Step::SetReal(key.clone(), real(from), 0)];
+    let swap = |to: &str, from: &str| {
+        vec![KernelStep::SetReal(key.clone(), real(to), 1), KernelStep::SetReal(key.clone(), real(from), 0)]
+    };
     assert_eq!(taken.steps, swap("10.1.0.1:80", "10.1.0.2:80"));
     assert!(taken.members.is_empty());
     let back = put(&mut applied, "a", None);
     assert_eq!(back.steps, swap("10.1.0.2:80", "10.1.0.1:80"));
     let gone = put(&mut applied, "b", None);
-    assert_eq!(gone.steps, [Step::Remove(key), Step::Unbind(address)]);
+    assert_eq!(gone.steps, [KernelStep::Remove(key), KernelStep::Unbind(address)]);
     assert!(applied.servers.is_empty() && applied.members.filled().is_empty());
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::render::Part;
-use super::rule::{Element, Verdict};
+use super::rule::{Element, RuleVerdict};
 use super::transaction::{CLUSTER_IPS, Transaction};
 use crate::plan::PortName;
 
@@ -12,13 +12,13 @@ type Key = (&'static str, Element);
 
 /// Ports by the elements that they ask for.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct ElementClaims {
     /// Verdicts by port, for each key of each map.
-    elements: BTreeMap<Key, BTreeMap<PortName, Verdict>>,
+    elements: BTreeMap<Key, BTreeMap<PortName, RuleVerdict>>,
     addresses: BTreeMap<IpAddr, BTreeSet<PortName>>,
 }
 
-impl Claims {
+impl ElementClaims {
     /// Takes in what a port asks for now instead of what it asked for before, and writes the difference that makes.
     pub(super) fn change(&mut self, name: &PortName, before: &Wanted, after: &Wanted, transaction: &mut Transaction) {
         let keys: BTreeSet<&Key> = before.elements.keys().chain(after.elements.keys()).collect();
@@ -68,7 +68,7 @@ impl Claims {
 /// Elements that one port asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
-    elements: BTreeMap<Key, Verdict>,
+    elements: BTreeMap<Key, RuleVerdict>,
     cluster_ip: Option<IpAddr>,
 }
 
@@ -91,13 +91,13 @@ mod tests {
     fn wants(chain: &str) -> Wanted {
         let address = Some("10.0.0.1".parse().expect("ip"));
         let key = Element { address, protocol: Protocol::Tcp, port: 80 };
-        let elements = [(("service-ips", key), Verdict::Goto(chain.to_owned()))].into();
+        let elements = [(("service-ips", key), RuleVerdict::Goto(chain.to_owned()))].into();
         Wanted { elements, cluster_ip: Some("10.0.0.1".parse().expect("ip")) }
     }
 
     #[test]
     fn the_first_by_name_has_its_way_and_then_the_next() {
-        let mut claims = Claims::default();
+        let mut claims = ElementClaims::default();
         let mut change = |service: &str, before: &Wanted, after: &Wanted| {
             let mut transaction = Transaction::new(Family::V4);
             claims.change(&name(service), before, after, &mut transaction);

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
 
-use super::rule::{Addresses, Element, InterfaceName, Is, Key, Rule, Side, Statement, Verdict};
+use super::rule::{Addresses, Element, InterfaceName, Is, MapKey, Rule, RuleVerdict, Side, Statement};
 use super::transaction::{Operation, SetType, TABLE, TABLE_COMMENT, Transaction};
 use crate::netlink::{RawMessage, Writer};
 use crate::plan::{Family, Protocol};
@@ -182,7 +182,7 @@ impl Encoder {
         }
     }
 
-    fn element(&mut self, kind: u8, set: &str, key: &[u8], verdict: Option<&Verdict>) {
+    fn element(&mut self, kind: u8, set: &str, key: &[u8], verdict: Option<&RuleVerdict>) {
         let flags = if kind == kind::NEW_ELEMENT { NLM_F_CREATE } else { 0 };
         self.message(kind, flags, |out| {
             out.text(NAME, set);
@@ -201,8 +201,8 @@ impl Encoder {
         let (address, length) = self.address_type();
         let node_port = datatype::PROTOCOL << datatype::BITS | datatype::SERVICE;
         let (key, length, order, flags) = match of {
-            SetType::Map(Key::NodePort) => (node_port, 8, MIXED, MAP),
-            SetType::Map(Key::Service) => (address << (2 * datatype::BITS) | node_port, length + 8, MIXED, MAP),
+            SetType::Map(MapKey::NodePort) => (node_port, 8, MIXED, MAP),
+            SetType::Map(MapKey::Service) => (address << (2 * datatype::BITS) | node_port, length + 8, MIXED, MAP),
             SetType::Addresses => (address, length, BIG, 0),
             SetType::Clients(_) => (address, length, BIG, EVALUATED | TIMEOUT),
         };
@@ -281,7 +281,7 @@ impl Encoder {
                 out.nest(3, |out| {
                     for (index, chain) in chains.iter().enumerate() {
                         let number = u32::try_from(first + index).unwrap_or(u32::MAX);
-                        element(out, &number.to_ne_bytes(), Some(&Verdict::Goto(chain.clone())), 0);
+                        element(out, &number.to_ne_bytes(), Some(&RuleVerdict::Goto(chain.clone())), 0);
                     }
                 });
             });
@@ -339,7 +339,7 @@ fn set(
     out.attribute(13, &notes);
 }
 
-fn element(out: &mut Writer, key: &[u8], verdict: Option<&Verdict>, flags: u32) {
+fn element(out: &mut Writer, key: &[u8], verdict: Option<&RuleVerdict>, flags: u32) {
     out.nest(LIST_ELEMENT, |out| {
         if flags != 0 {
             out.attribute(3, &flags.to_be_bytes());
@@ -363,18 +363,18 @@ fn code(out: &mut Writer, code: i32, chain: Option<&str>) {
 
 const JUMP: i32 = -3;
 
-fn verdict_code(verdict: &Verdict) -> i32 {
+fn verdict_code(verdict: &RuleVerdict) -> i32 {
     match verdict {
-        Verdict::Drop => 0,
-        Verdict::Goto(_) => -4,
-        Verdict::Return => -5,
+        RuleVerdict::Drop => 0,
+        RuleVerdict::Goto(_) => -4,
+        RuleVerdict::Return => -5,
     }
 }
 
-fn verdict_chain(verdict: &Verdict) -> Option<&str> {
+fn verdict_chain(verdict: &RuleVerdict) -> Option<&str> {
     match verdict {
-        Verdict::Goto(chain) => Some(chain),
-        Verdict::Drop | Verdict::Return => None,
+        RuleVerdict::Goto(chain) => Some(chain),
+        RuleVerdict::Drop | RuleVerdict::Return => None,
     }
 }
 
@@ -620,15 +620,15 @@ impl Expressions<'_> {
         self.compare(is, &bytes);
     }
 
-    fn look_up(&mut self, key: Key, map: &str) {
+    fn look_up(&mut self, key: MapKey, map: &str) {
         let (_, length) = self.place(Side::Destination);
         // Each field has the next four bytes of registers; whole registers of sixteen have numbers of their own.
         let (protocol, port) = match (key, self.family) {
-            (Key::NodePort, _) => (FIRST, FOURS + 1),
-            (Key::Service, Family::V4) => (FOURS + 1, FOURS + 2),
-            (Key::Service, Family::V6) => (SECOND, FOURS + length / 4 + 1),
+            (MapKey::NodePort, _) => (FIRST, FOURS + 1),
+            (MapKey::Service, Family::V4) => (FOURS + 1, FOURS + 2),
+            (MapKey::Service, Family::V6) => (SECOND, FOURS + length / 4 + 1),
         };
-        if key == Key::Service {
+        if key == MapKey::Service {
             self.load_address(Side::Destination);
         }
         self.load_meta(protocol, TRANSPORT);

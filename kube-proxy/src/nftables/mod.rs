@@ -15,14 +15,14 @@ mod table;
 mod tests;
 mod transaction;
 
-use crate::backend::{Backend, DryRun, Environment, Mode, Options, SyncError, Written, WrittenChains, blocking};
+use crate::backend::{Backend, DryRun, Environment, Mode, Options, SyncError, SyncExtent, WrittenChains, blocking};
 use crate::metrics;
 use crate::netlink::{Batches, Refusal};
 use crate::plan::{Desired, PortName};
 use async_trait::async_trait;
-use claims::{Claims, Wanted};
+use claims::{ElementClaims, Wanted};
 use render::{MASQUERADE_CHAIN, Part, fixed_chains, node_port_ips, part};
-use rule::Text;
+use rule::FamilyText;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
@@ -60,19 +60,19 @@ pub struct Nftables {
 /// Rules that the kernel has.
 #[derive(Default)]
 struct Applied {
-    ports: BTreeMap<PortName, Kept>,
-    claims: Claims,
+    ports: BTreeMap<PortName, RenderedChains>,
+    claims: ElementClaims,
 }
 
 /// Memory of a port's rules: chains by fingerprint.
 #[derive(Default)]
-struct Kept {
+struct RenderedChains {
     chains: WrittenChains,
     wanted: Wanted,
     affinity: Vec<(String, u32)>,
 }
 
-impl Kept {
+impl RenderedChains {
     fn of(part: Part) -> Self {
         Self { chains: WrittenChains::of(&part.chains), wanted: Wanted::of(&part), affinity: part.affinity }
     }
@@ -124,7 +124,7 @@ impl Nftables {
                 chains.remove(chain);
             }
             applied.claims.change(name, &Wanted::default(), &Wanted::of(&part), &mut lookups);
-            applied.ports.insert(name.clone(), Kept::of(part));
+            applied.ports.insert(name.clone(), RenderedChains::of(part));
         }
         if transaction.len() >= STEPS / 2 {
             self.commits.commit(transaction.take()).await?;
@@ -178,7 +178,7 @@ impl Nftables {
                 self.stale.remove(&(true, chain.clone()));
             }
             gone.extend(before.chains.gone(&part.chains).map(|chain| (true, chain)));
-            let after = Kept::of(part);
+            let after = RenderedChains::of(part);
             applied.claims.change(name, &before.wanted, &after.wanted, &mut transaction);
             let kept: HashSet<&str> = after.affinity.iter().map(|(set, _)| set.as_str()).collect();
             let sets = before.affinity.into_iter().map(|(set, _)| set).filter(|set| !kept.contains(set.as_str()));
@@ -249,7 +249,7 @@ fn explain(refusal: Refusal, transaction: &Transaction) -> io::Error {
     let index = (refusal.sequence as usize).checked_sub(1);
     match index.and_then(|index| transaction.operations().nth(index)) {
         Some(step) => {
-            let told = format!("{}: {}", Text(transaction.family(), step), refusal.error);
+            let told = format!("{}: {}", FamilyText(transaction.family(), step), refusal.error);
             io::Error::new(refusal.error.kind(), told)
         }
         None => refusal.error,
@@ -275,15 +275,15 @@ impl Backend for Nftables {
         blocking(move || table::is_there(family, TABLE).map(drop).map_err(refused)).await
     }
 
-    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<SyncExtent, SyncError> {
         // After a failure what the kernel holds is unknown: the next sync writes everything.
         let (applied, written) = match self.applied.take() {
-            Some(applied) if changed.is_empty() => (applied, Written::Nothing),
-            Some(applied) => (self.write(applied, desired, changed).await?, Written::Changes),
+            Some(applied) if changed.is_empty() => (applied, SyncExtent::Nothing),
+            Some(applied) => (self.write(applied, desired, changed).await?, SyncExtent::Changes),
             None => {
                 let applied = self.write_all(desired).await;
                 self.starts_over = applied.as_ref().is_err_and(is_mismatch);
-                (applied?, Written::Everything)
+                (applied?, SyncExtent::Everything)
             }
         };
         self.applied = Some(applied);

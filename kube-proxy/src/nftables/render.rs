@@ -7,7 +7,7 @@ use data_encoding::BASE32;
 use ipnet::{IpNet, Ipv4Net};
 use sha2::{Digest, Sha256};
 
-use super::rule::{Addresses, Element, InterfaceName, Is, Key, Rule, Side, Statement, Verdict};
+use super::rule::{Addresses, Element, InterfaceName, Is, MapKey, Rule, RuleVerdict, Side, Statement};
 use super::transaction::{CLUSTER_IPS, NODE_PORT_IPS};
 use crate::backend::{NodePorts, Options};
 use crate::detect::LocalDetector;
@@ -19,7 +19,7 @@ pub(super) struct Part {
     /// Chains of its own.
     pub(super) chains: Vec<(String, Vec<Rule>)>,
     /// Elements of the verdict maps.
-    pub(super) elements: Vec<(&'static str, Element, Verdict)>,
+    pub(super) elements: Vec<(&'static str, Element, RuleVerdict)>,
     /// Address in the set of cluster IPs.
     pub(super) cluster_ip: Option<IpAddr>,
     /// Sets of clients that stay with an endpoint, with the seconds they do; the kernel adds to them as packets pass.
@@ -44,12 +44,12 @@ pub(super) fn node_port_ips(options: &Options) -> Vec<IpAddr> {
 /// Chains that are the same whatever services there are.
 pub(super) fn fixed_chains(options: &Options) -> BTreeMap<&'static str, Vec<Rule>> {
     let mark = options.masquerade_mark;
-    let by_service = |map| vec![Rule::from(vec![Statement::LookUp(Key::Service, map)])];
+    let by_service = |map| vec![Rule::from(vec![Statement::LookUp(MapKey::Service, map)])];
     let by_node_port =
-        |map| Rule::from([node_port_match(options), vec![Statement::LookUp(Key::NodePort, map)]].concat());
+        |map| Rule::from([node_port_match(options), vec![Statement::LookUp(MapKey::NodePort, map)]].concat());
     let services = [by_service("service-ips"), vec![by_node_port("service-nodeports")]].concat();
     let masquerading = [
-        vec![Statement::Unmarked(mark), Statement::Verdict(Verdict::Return)],
+        vec![Statement::Unmarked(mark), Statement::Verdict(RuleVerdict::Return)],
         vec![Statement::FlipMark(mark)],
         vec![Statement::Masquerade],
     ];
@@ -91,7 +91,7 @@ fn cluster_ips_check(options: &Options) -> Vec<Rule> {
         return vec![reject];
     }
     let drop = Rule {
-        statements: vec![to(networks.into()), Statement::Verdict(Verdict::Drop)],
+        statements: vec![to(networks.into()), Statement::Verdict(RuleVerdict::Drop)],
         comment: Some("Drop traffic to unallocated ClusterIPs"),
     };
     vec![reject, drop]
@@ -118,7 +118,7 @@ fn masquerade() -> Statement {
 }
 
 fn goto(chain: &str) -> Statement {
-    Statement::Verdict(Verdict::Goto(chain.to_owned()))
+    Statement::Verdict(RuleVerdict::Goto(chain.to_owned()))
 }
 
 fn from(addresses: impl Into<Addresses>) -> Statement {
@@ -159,14 +159,14 @@ impl Renderer<'_> {
             }
             if !self.port.endpoints(self.port.internal).is_empty() {
                 let (key, target) = (self.key(self.port.cluster_ip), self.chain(self.port.internal));
-                self.put("service-ips", key, Verdict::Goto(target));
+                self.put("service-ips", key, RuleVerdict::Goto(target));
             }
             self.external();
         }
         self.refusals();
     }
 
-    fn put(&mut self, map: &'static str, key: Element, verdict: Verdict) {
+    fn put(&mut self, map: &'static str, key: Element, verdict: RuleVerdict) {
         self.part.elements.push((map, key, verdict));
     }
 
@@ -233,10 +233,10 @@ impl Renderer<'_> {
         }
         let target = self.external_chain();
         for address in port.external_ips.iter().chain(&port.load_balancer_ips) {
-            self.put("service-ips", self.key(*address), Verdict::Goto(target.clone()));
+            self.put("service-ips", self.key(*address), RuleVerdict::Goto(target.clone()));
         }
         if let Some(number) = port.node_port {
-            self.put("service-nodeports", self.node_port_key(number), Verdict::Goto(target));
+            self.put("service-nodeports", self.node_port_key(number), RuleVerdict::Goto(target));
         }
         if !port.source_ranges.is_empty() && !port.load_balancer_ips.is_empty() {
             let mut ranges = port.source_ranges.clone();
@@ -247,9 +247,9 @@ impl Renderer<'_> {
             }
             let firewall = chain("firewall", self.name, "");
             let other = Statement::Address(Side::Source, Is::Other, ranges.into());
-            self.part.chains.push((firewall.clone(), vec![vec![other, Statement::Verdict(Verdict::Drop)].into()]));
+            self.part.chains.push((firewall.clone(), vec![vec![other, Statement::Verdict(RuleVerdict::Drop)].into()]));
             for address in &port.load_balancer_ips {
-                self.put("firewall-ips", self.key(*address), Verdict::Goto(firewall.clone()));
+                self.put("firewall-ips", self.key(*address), RuleVerdict::Goto(firewall.clone()));
             }
         }
     }
@@ -289,11 +289,11 @@ impl Renderer<'_> {
         }
     }
 
-    fn refusal(&self, policy: Policy) -> Option<Verdict> {
+    fn refusal(&self, policy: Policy) -> Option<RuleVerdict> {
         if !self.port.has_endpoints {
-            return Some(Verdict::Goto("reject-chain".into()));
+            return Some(RuleVerdict::Goto("reject-chain".into()));
         }
-        (policy == Policy::Local && self.port.local_endpoints.is_empty()).then_some(Verdict::Drop)
+        (policy == Policy::Local && self.port.local_endpoints.is_empty()).then_some(RuleVerdict::Drop)
     }
 }
 

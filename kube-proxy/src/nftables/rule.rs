@@ -44,13 +44,13 @@ pub(super) enum Statement {
     /// Flips bits of the packet's mark.
     FlipMark(u32),
     /// Ends the look at the packet, here or elsewhere.
-    Verdict(Verdict),
+    Verdict(RuleVerdict),
     /// Goes on in a chain and returns.
     Jump(String),
     /// Refuses with "port unreachable".
     Reject,
     /// Goes where an element of a verdict map says, by the packet's destination.
-    LookUp(Key, &'static str),
+    LookUp(MapKey, &'static str),
     /// Goes to one of these chains by chance.
     Choice(Vec<String>),
     /// Notes the client in a set, or that it was seen again.
@@ -116,7 +116,7 @@ pub(super) enum InterfaceName {
 
 /// Last word on a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Verdict {
+pub(super) enum RuleVerdict {
     /// Goes on in a chain for good.
     Goto(String),
     /// Loses it.
@@ -127,7 +127,7 @@ pub(super) enum Verdict {
 
 /// Key type of a verdict map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Key {
+pub(super) enum MapKey {
     /// Destination address, protocol and port.
     Service,
     /// Protocol and port.
@@ -152,13 +152,13 @@ pub(super) fn header(family: Family) -> &'static str {
 }
 
 /// A rule or a part of it for a family, as text.
-pub(super) struct Text<'a, T>(pub(super) Family, pub(super) &'a T);
+pub(super) struct FamilyText<'a, T>(pub(super) Family, pub(super) &'a T);
 
-impl fmt::Display for Text<'_, Rule> {
+impl fmt::Display for FamilyText<'_, Rule> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, statement) in self.1.statements.iter().enumerate() {
             let space = if index == 0 { "" } else { " " };
-            write!(out, "{space}{}", Text(self.0, statement))?;
+            write!(out, "{space}{}", FamilyText(self.0, statement))?;
         }
         match self.1.comment {
             Some(comment) => write!(out, " comment \"{comment}\""),
@@ -167,7 +167,7 @@ impl fmt::Display for Text<'_, Rule> {
     }
 }
 
-impl fmt::Display for Text<'_, Statement> {
+impl fmt::Display for FamilyText<'_, Statement> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ip = header(self.0);
         match self.1 {
@@ -184,10 +184,10 @@ impl fmt::Display for Text<'_, Statement> {
             Statement::Verdict(verdict) => verdict.fmt(out),
             Statement::Jump(chain) => write!(out, "jump {chain}"),
             Statement::Reject => out.write_str("reject"),
-            Statement::LookUp(Key::Service, map) => {
+            Statement::LookUp(MapKey::Service, map) => {
                 write!(out, "{ip} daddr . meta l4proto . th dport vmap @{map}")
             }
-            Statement::LookUp(Key::NodePort, map) => write!(out, "meta l4proto . th dport vmap @{map}"),
+            Statement::LookUp(MapKey::NodePort, map) => write!(out, "meta l4proto . th dport vmap @{map}"),
             Statement::Choice(chains) => {
                 let choices = chains.iter().enumerate().map(|(index, chain)| format!("{index} : goto {chain}"));
                 let choices = choices.collect::<Vec<_>>().join(", ");
@@ -234,7 +234,7 @@ impl fmt::Display for Addresses {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for RuleVerdict {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Goto(chain) => write!(out, "goto {chain}"),

@@ -28,7 +28,7 @@ fn verdict(part: &Part, map: &str, key: &str) -> Option<String> {
 }
 
 fn text(rules: &[Rule]) -> Vec<String> {
-    rules.iter().map(|rule| Text(Family::V4, rule).to_string()).collect()
+    rules.iter().map(|rule| FamilyText(Family::V4, rule).to_string()).collect()
 }
 
 #[test]

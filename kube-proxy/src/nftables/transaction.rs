@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::rule::{Element, Key, Rule, Statement, Text, Verdict, header};
+use super::rule::{Element, FamilyText, MapKey, Rule, RuleVerdict, Statement, header};
 use crate::plan::Family;
 
 /// The table's name, upstream's.
@@ -16,12 +16,12 @@ pub(super) const CLUSTER_IPS: &str = "cluster-ips";
 pub(super) const NODE_PORT_IPS: &str = "nodeport-ips";
 
 /// Verdict maps, with what they are looked up by.
-pub(super) const MAPS: [(&str, Key); 5] = [
-    ("service-ips", Key::Service),
-    ("service-nodeports", Key::NodePort),
-    ("no-endpoint-services", Key::Service),
-    ("no-endpoint-nodeports", Key::NodePort),
-    ("firewall-ips", Key::Service),
+pub(super) const MAPS: [(&str, MapKey); 5] = [
+    ("service-ips", MapKey::Service),
+    ("service-nodeports", MapKey::NodePort),
+    ("no-endpoint-services", MapKey::Service),
+    ("no-endpoint-nodeports", MapKey::NodePort),
+    ("firewall-ips", MapKey::Service),
 ];
 
 /// A chain that packets come through by themselves.
@@ -79,7 +79,7 @@ pub(super) const BASE: [BaseChain; 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetType {
     /// Verdicts by key.
-    Map(Key),
+    Map(MapKey),
     /// Addresses.
     Addresses,
     /// Clients that the kernel adds, and forgets after these seconds.
@@ -99,7 +99,7 @@ pub(super) enum Operation {
     AddSet(String, SetType),
     FlushSet(&'static str),
     DeleteSet(String),
-    AddElement(&'static str, Element, Verdict),
+    AddElement(&'static str, Element, RuleVerdict),
     DeleteElement(&'static str, Element),
     AddAddress(&'static str, IpAddr),
     DeleteAddress(&'static str, IpAddr),
@@ -201,7 +201,7 @@ impl Transaction {
         self.rules.push(Operation::DeleteSet(name.to_owned()));
     }
 
-    pub(super) fn add_element(&mut self, map: &'static str, key: Element, verdict: Verdict) {
+    pub(super) fn add_element(&mut self, map: &'static str, key: Element, verdict: RuleVerdict) {
         self.rules.push(Operation::AddElement(map, key, verdict));
     }
 
@@ -220,11 +220,11 @@ impl Transaction {
 
 impl fmt::Display for Transaction {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.operations().try_for_each(|operation| writeln!(out, "{}", Text(self.family, operation)))
+        self.operations().try_for_each(|operation| writeln!(out, "{}", FamilyText(self.family, operation)))
     }
 }
 
-impl fmt::Display for Text<'_, Operation> {
+impl fmt::Display for FamilyText<'_, Operation> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (family, table) = (self.0, format_args!("{} {TABLE}", header(self.0)));
         match self.1 {
@@ -236,10 +236,10 @@ impl fmt::Display for Text<'_, Operation> {
             Operation::AddChain(name) => write!(out, "add chain {table} {name}"),
             Operation::FlushChain(name) => write!(out, "flush chain {table} {name}"),
             Operation::DeleteChain(name) => write!(out, "delete chain {table} {name}"),
-            Operation::AddRule(chain, rule) => write!(out, "add rule {table} {chain} {}", Text(family, rule)),
+            Operation::AddRule(chain, rule) => write!(out, "add rule {table} {chain} {}", FamilyText(family, rule)),
             Operation::AddSet(name, kind) => {
                 let what = if matches!(kind, SetType::Map(_)) { "map" } else { "set" };
-                write!(out, "add {what} {table} {name} {{ {} }}", Text(family, kind))
+                write!(out, "add {what} {table} {name} {{ {} }}", FamilyText(family, kind))
             }
             Operation::FlushSet(name) => {
                 let what = if MAPS.iter().any(|(map, _)| map == name) { "map" } else { "set" };
@@ -256,12 +256,12 @@ impl fmt::Display for Text<'_, Operation> {
     }
 }
 
-impl fmt::Display for Text<'_, SetType> {
+impl fmt::Display for FamilyText<'_, SetType> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = if self.0 == Family::V4 { "ipv4_addr" } else { "ipv6_addr" };
         match self.1 {
-            SetType::Map(Key::Service) => write!(out, "type {address} . inet_proto . inet_service : verdict ;"),
-            SetType::Map(Key::NodePort) => out.write_str("type inet_proto . inet_service : verdict ;"),
+            SetType::Map(MapKey::Service) => write!(out, "type {address} . inet_proto . inet_service : verdict ;"),
+            SetType::Map(MapKey::NodePort) => out.write_str("type inet_proto . inet_service : verdict ;"),
             SetType::Addresses => write!(out, "type {address} ;"),
             SetType::Clients(seconds) => {
                 write!(out, "type {address} ; flags dynamic,timeout ; timeout {seconds}s ;")

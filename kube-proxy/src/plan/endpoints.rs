@@ -31,14 +31,14 @@ pub struct Judged {
     /// Conditions: ready, serving, terminating.
     pub conditions: [bool; 3],
     /// For traffic of cluster policy.
-    pub cluster: Use,
+    pub cluster: EndpointUse,
     /// For traffic of local policy.
-    pub local: Use,
+    pub local: EndpointUse,
 }
 
 /// Use of an endpoint, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum EndpointUse {
     /// Gets connections.
     Chosen,
     /// Gets connections although it terminates, as no endpoint is ready.
@@ -62,15 +62,15 @@ pub(super) fn judge(name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts
     let local = endpoints(&usable(candidates.iter().filter(|candidate| candidate.endpoint.local)));
     let any_ready = candidates.iter().any(|candidate| candidate.ready);
     let of = |candidate: &Candidate, chosen: &[Endpoint], is_local: bool| match candidate {
-        _ if chosen.contains(&candidate.endpoint) && candidate.ready => Use::Chosen,
-        _ if chosen.contains(&candidate.endpoint) => Use::LastResort,
-        _ if is_local && !candidate.endpoint.local => Use::OtherNode,
-        Candidate { ready: false, serving: true, terminating: true, .. } if any_ready => Use::Terminating,
-        Candidate { ready: false, .. } => Use::NotReady,
+        _ if chosen.contains(&candidate.endpoint) && candidate.ready => EndpointUse::Chosen,
+        _ if chosen.contains(&candidate.endpoint) => EndpointUse::LastResort,
+        _ if is_local && !candidate.endpoint.local => EndpointUse::OtherNode,
+        Candidate { ready: false, serving: true, terminating: true, .. } if any_ready => EndpointUse::Terminating,
+        Candidate { ready: false, .. } => EndpointUse::NotReady,
         // A ready one that is not chosen is hinted away; hints for nodes are asked first.
         Candidate { nodes, zones, .. } => match chosen.iter().any(|other| is_hinted(&candidates, other, node)) {
-            true => Use::HintedToNodes(nodes.clone()),
-            false => Use::HintedToZones(zones.clone()),
+            true => EndpointUse::HintedToNodes(nodes.clone()),
+            false => EndpointUse::HintedToZones(zones.clone()),
         },
     };
     let judged = |candidate: &Candidate| Judged {

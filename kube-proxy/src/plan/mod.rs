@@ -9,7 +9,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use endpoints::{Judged, Use};
+pub use endpoints::{EndpointUse, Judged};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

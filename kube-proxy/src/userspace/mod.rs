@@ -23,14 +23,14 @@ use shared::config::Settings as Fields;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinHandle;
 
-use crate::backend::{Backend, Environment, Mode, Options, SyncError, Written};
+use crate::backend::{Backend, Environment, Mode, Options, SyncError, SyncExtent};
 use crate::iptables::{Batch, CANARY, Tables};
 use crate::plan::{Desired, Family, Policy, PortName, Protocol, ServicePort};
 use balancer::Balancer;
 use rules::{CHAINS, JUMPS, Listening, Part, part};
 
 /// The mode.
-pub const MODE: Mode = Mode {
+pub(crate) const MODE: Mode = Mode {
     name: "userspace",
     is_historic: true,
     periods: "iptables",
@@ -46,7 +46,7 @@ const OURS: (&str, &str) = CHAINS[0];
 const ATTEMPTS: u16 = 64;
 
 /// Keeps listeners, and the rules that lead to them.
-pub struct Userspace {
+pub(crate) struct Userspace {
     options: Options,
     tables: Tables,
     ports: PortRange,
@@ -238,7 +238,7 @@ impl Backend for Userspace {
         self.tables.check_support().await
     }
 
-    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<Written, SyncError> {
+    async fn sync(&mut self, desired: &Desired, changed: &BTreeSet<PortName>) -> Result<SyncExtent, SyncError> {
         let Some(mut parts) = self.applied.take() else {
             raise_file_limit();
             let mut parts = BTreeMap::new();
@@ -253,7 +253,7 @@ impl Backend for Userspace {
             self.write(batch, &parts, [true; CHAINS.len()]).await?;
             self.tables.ensure_jumps(JUMPS.iter()).await?;
             self.applied = Some(parts);
-            return Ok(Written::Everything);
+            return Ok(SyncExtent::Everything);
         };
         let mut touched = [false; CHAINS.len()];
         for name in changed {
@@ -267,7 +267,7 @@ impl Backend for Userspace {
         }
         self.write(Batch::default(), &parts, touched).await?;
         self.applied = Some(parts);
-        Ok(if changed.is_empty() { Written::Nothing } else { Written::Changes })
+        Ok(if changed.is_empty() { SyncExtent::Nothing } else { SyncExtent::Changes })
     }
 
     fn forget(&mut self) {

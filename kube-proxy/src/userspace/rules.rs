@@ -61,7 +61,7 @@ pub(super) type Part = [Vec<String>; CHAINS.len()];
 
 /// Renders a service port.
 pub(super) fn part(name: &PortName, port: &ServicePort, listening: Listening, options: &Options) -> Part {
-    let mut renderer = Renderer { name, port, listening, options, part: Part::default() };
+    let mut renderer = PortRules { name, port, listening, options, part: Part::default() };
     renderer.render();
     renderer.part
 }
@@ -74,7 +74,7 @@ pub(super) fn node_port_addresses(options: &Options) -> Vec<String> {
     }
 }
 
-struct Renderer<'a> {
+struct PortRules<'a> {
     name: &'a PortName,
     port: &'a ServicePort,
     listening: Listening,
@@ -90,7 +90,7 @@ struct Portal {
     ranges: Vec<String>,
 }
 
-impl Renderer<'_> {
+impl PortRules<'_> {
     fn render(&mut self) {
         let number = self.port.port;
         let portal = |address: &IpAddr, ranges: &[IpNet]| Portal {

@@ -11,7 +11,7 @@ use secrecy::ExposeSecret as _;
 use shared::client::Options;
 use shared::run::Shutdown;
 
-use super::request::Wanted;
+use super::request::CertificateContents;
 use super::store::{PRIVATE_FILE, Store, write_whole};
 use crate::config::Config;
 
@@ -97,7 +97,7 @@ pub(super) async fn ensure(config: &Config, store: &Store, shutdown: &Shutdown) 
     tracing::info!("Using bootstrap kubeconfig to generate TLS client cert, key and kubeconfig file");
     let client =
         super::connect(config, &flags.bootstrap_kubeconfig).await.context("unable to load bootstrap kubeconfig")?;
-    let wanted = Wanted::client(&config.node_name());
+    let wanted = CertificateContents::client(&config.node_name());
     let (certificate, key) = tokio::select! {
         () = shutdown.wait() => bail!("shut down while waiting for the client certificate"),
         obtained = wanted.obtain(&client) => obtained?,

@@ -79,7 +79,7 @@ async fn rotated(
     let client = shared::client::connect_with(&target, &throttle, pair).context("invalid kubeconfig")?;
     let own = client.clone();
     let clients = move |valid: bool| if valid { own.clone() } else { initial.clone() };
-    let wanted = request::Wanted::client(&config.node_name());
+    let wanted = request::CertificateContents::client(&config.node_name());
     let rotation = rotation::Rotation { store, wanted, at_once: adopted };
     tasks.spawn("client-certificate", rotation.keep(clients, || {}, shutdown.token().clone()));
     Ok(client)
@@ -225,7 +225,7 @@ pub fn serving_key(
         let issued = Arc::new(Issued::default());
         issued.load(&store);
         let addresses: Vec<IpAddr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        match request::Wanted::serving(name, name, &addresses) {
+        match request::CertificateContents::serving(name, name, &addresses) {
             Some(wanted) => {
                 let (seen, pairs) = (Arc::clone(&issued), store.clone());
                 let renewed = move || seen.load(&pairs);

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Contents of a certificate request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct CertificateContents {
     signer: &'static str,
     usage: &'static str,
     node: String,
@@ -30,7 +30,7 @@ pub(super) struct Wanted {
     addresses: Vec<IpAddr>,
 }
 
-impl Wanted {
+impl CertificateContents {
     /// Role of the certificate: serving or client.
     pub(super) fn role(&self) -> Role {
         match self.usage {
@@ -190,13 +190,13 @@ mod tests {
     #[test]
     fn serving_certificates_name_the_node() {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        assert_eq!(Wanted::serving("n", "n", &[]), None, "no signer takes that");
-        let wanted = Wanted::serving("n", "n", &[ip("192.0.2.2"), ip("192.0.2.1")]).expect("addresses");
+        assert_eq!(CertificateContents::serving("n", "n", &[]), None, "no signer takes that");
+        let wanted = CertificateContents::serving("n", "n", &[ip("192.0.2.2"), ip("192.0.2.1")]).expect("addresses");
         let mut leaf =
             Leaf { names: vec!["n".to_owned()], addresses: vec![ip("192.0.2.1"), ip("192.0.2.2")], ..Leaf::default() };
         assert!(wanted.is_met_by(&leaf));
         leaf.addresses.pop();
         assert!(!wanted.is_met_by(&leaf), "an address is missing");
-        assert!(Wanted::client("n").is_met_by(&leaf));
+        assert!(CertificateContents::client("n").is_met_by(&leaf));
     }
 }

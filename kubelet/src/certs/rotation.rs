@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::request::Wanted;
+use super::request::CertificateContents;
 use super::store::{Leaf, Store};
 use crate::metrics;
 
@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_secs(60);
 
 /// Time to request a new certificate: after seven to nine tenths of this one's life, as `dice` (0 to 1) says, so that
 /// the nodes of a cluster do not all ask at once. At once, when the names are not those wanted.
-fn due(leaf: Option<&Leaf>, wanted: &Wanted, dice: f64) -> i64 {
+fn due(leaf: Option<&Leaf>, wanted: &CertificateContents, dice: f64) -> i64 {
     let Some(leaf) = leaf.filter(|leaf| wanted.is_met_by(leaf)) else { return 0 };
     #[allow(clippy::cast_possible_truncation, reason = "0 to 200")]
     let thousandths = 700 + (200.0 * dice) as i64;
@@ -31,7 +31,7 @@ fn due(leaf: Option<&Leaf>, wanted: &Wanted, dice: f64) -> i64 {
 /// The certificate that is kept.
 pub(super) struct Rotation {
     pub(super) store: Store,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: CertificateContents,
     /// Replaces the one there is now before its time, as upstream does with one out of a kubeconfig.
     pub(super) at_once: bool,
 }
@@ -121,14 +121,14 @@ mod tests {
 
     #[test]
     fn certificates_are_renewed_in_time() {
-        let wanted = Wanted::client("n");
+        let wanted = CertificateContents::client("n");
         let leaf = Leaf { not_before: 1000, not_after: 2000, ..Leaf::default() };
         for (leaf, dice, want) in
             [(Some(&leaf), 0.0, 1700), (Some(&leaf), 0.5, 1800), (Some(&leaf), 1.0, 1900), (None, 0.5, 0)]
         {
             assert_eq!(due(leaf, &wanted, dice), want, "{dice}");
         }
-        let serving = Wanted::serving("n", "n", &["192.0.2.1".parse().expect("ip")]).expect("an address");
+        let serving = CertificateContents::serving("n", "n", &["192.0.2.1".parse().expect("ip")]).expect("an address");
         assert_eq!(due(Some(&leaf), &serving, 0.5), 0, "its names are others");
         let mut more = Leaf { names: vec!["a".to_owned(), "n".to_owned()], ..leaf };
         more.addresses = ["192.0.2.1", "192.0.2.9"].map(|ip| ip.parse().expect("ip")).into();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::bootstrap;
-use super::request::Wanted;
+use super::request::CertificateContents;
 use super::rotation::Rotation;
 use super::store::Store;
 
@@ -86,7 +86,7 @@ fn folder() -> std::path::PathBuf {
 async fn a_certificate_is_obtained() {
     let (asked, folder) = (Arc::<Mutex<Asked>>::default(), folder());
     let client = server(Arc::clone(&asked), Duration::from_secs(3600), 2);
-    let wanted = Wanted::serving("n1", "n1", &["192.0.2.1".parse().expect("ip")]).expect("an address");
+    let wanted = CertificateContents::serving("n1", "n1", &["192.0.2.1".parse().expect("ip")]).expect("an address");
     let (certificate, key) = wanted.obtain(&client).await.expect("issued");
     let store = Store::new(&folder, "kubelet-server");
     store.update(&certificate, &key, jiff::Timestamp::now()).expect("a pair");
@@ -95,7 +95,7 @@ async fn a_certificate_is_obtained() {
     assert_eq!(spec["signerName"], "kubernetes.io/kubelet-serving");
     assert_eq!(spec["usages"], json!(["digital signature", "server auth"]));
     assert_eq!(asked.lock().requests[0]["metadata"]["generateName"], "csr-");
-    let refused = Wanted::client("n1").obtain(&client).await.expect_err("denied").to_string();
+    let refused = CertificateContents::client("n1").obtain(&client).await.expect_err("denied").to_string();
     assert_eq!(refused, "certificate signing request csr-1 is denied, reason: r, message: m");
     crate::trees::remove(&folder).expect("clean");
 }
@@ -112,7 +112,7 @@ async fn a_certificate_is_renewed_before_it_ends() {
         // The test may have seen enough.
         tell.send(()).ok();
     };
-    let rotation = Rotation { store: store.clone(), wanted: Wanted::client("n1"), at_once: false };
+    let rotation = Rotation { store: store.clone(), wanted: CertificateContents::client("n1"), at_once: false };
     let keep = rotation.keep(move |_| client.clone(), renewed, ended.clone());
     let seen = async {
         let mut leaves = Vec::new();
@@ -209,7 +209,7 @@ async fn certificates_are_asked_for_with_what_is_valid() {
         }
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let ended = CancellationToken::new();
-        let rotation = Rotation { store: store.clone(), wanted: Wanted::client("n1"), at_once: adopted };
+        let rotation = Rotation { store: store.clone(), wanted: CertificateContents::client("n1"), at_once: adopted };
         let clients = move |valid| {
             // The test may have seen enough.
             tell.send(valid).ok();

@@ -1,6 +1,6 @@
 //! Choice of processors: as few places as possible, the fullest first. Pure; upstream's `cpu_assignment.go`, packed.
 
-use super::machine::{Place, Topology};
+use super::machine::{CpuPlace, Topology};
 use super::set::CpuSet;
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    pub(super) fn of(self, place: &Place) -> u32 {
+    pub(super) fn of(self, place: &CpuPlace) -> u32 {
         match self {
             Self::Core => place.core,
             Self::Cache => place.cache,
@@ -36,7 +36,7 @@ pub(super) enum Packing {
     Spread,
 }
 
-struct Search<'a> {
+struct CpuSearch<'a> {
     topology: &'a Topology,
     /// Processors that are left.
     free: CpuSet,
@@ -57,7 +57,7 @@ pub(super) fn take(topology: &Topology, available: &CpuSet, number: usize, packi
     if available.len() < number {
         return Err(shortage(number, available.len()));
     }
-    let mut search = Search { topology, free: available.clone(), taken: CpuSet::default(), needed: number };
+    let mut search = CpuSearch { topology, free: available.clone(), taken: CpuSet::default(), needed: number };
     for level in search.levels() {
         search.take_whole(level);
     }
@@ -76,7 +76,7 @@ pub(super) fn take(topology: &Topology, available: &CpuSet, number: usize, packi
     Ok(search.taken)
 }
 
-impl Search<'_> {
+impl CpuSearch<'_> {
     /// The level of the largest places, and that of those in them: sockets of a node, or nodes of a socket.
     fn levels(&self) -> [Level; 2] {
         let is_node_outer = self.topology.count(Level::Socket) >= self.topology.count(Level::Node);

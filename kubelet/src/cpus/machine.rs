@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Place of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CpuPlace {
     /// The lowest number among its core's processors.
     pub(super) core: u32,
     /// The last-level cache that only some of its node's cores share; the socket where there is none.
@@ -21,7 +21,7 @@ pub(super) struct Place {
 
 /// Places by processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Topology(pub(super) BTreeMap<u32, Place>);
+pub(super) struct Topology(pub(super) BTreeMap<u32, CpuPlace>);
 
 /// Caches of this level and above are shared by cores.
 const SHARED_LEVEL: u32 = 3;
@@ -65,7 +65,7 @@ impl Topology {
             let core = siblings.ids().next().unwrap_or(cpu);
             // A kernel without NUMA has no nodes: its sockets stand for them.
             let node = nodes.get(&cpu).copied().unwrap_or(socket);
-            places.insert(cpu, Place { core, cache: socket, socket, node });
+            places.insert(cpu, CpuPlace { core, cache: socket, socket, node });
         }
         let mut topology = Self(places);
         topology.read_caches(system);
@@ -128,7 +128,7 @@ pub(super) mod tests {
             let socket = core * sockets / cores;
             let cache = if caches == 0 { socket } else { core * caches / cores };
             for thread in 0..threads {
-                places.insert(core + thread * cores, Place { core, cache, socket, node: core * nodes / cores });
+                places.insert(core + thread * cores, CpuPlace { core, cache, socket, node: core * nodes / cores });
             }
         }
         Topology(places)

@@ -32,7 +32,7 @@ pub(super) struct Attachments {
 
 /// Progress of attaching a volume.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum AttachProgress {
     /// The API server has to know that the volume is in use, or the controller manager has to attach it.
     Wait,
     /// The driver's attacher has finished, as far as the node's status tells.
@@ -40,11 +40,11 @@ enum Step {
 }
 
 /// Decides from the node's status how far the attaching of a volume is.
-fn step(node: Option<&Node>, volume: &str) -> Step {
-    let Some(status) = node.and_then(|node| node.status.as_ref()) else { return Step::Wait };
+fn step(node: Option<&Node>, volume: &str) -> AttachProgress {
+    let Some(status) = node.and_then(|node| node.status.as_ref()) else { return AttachProgress::Wait };
     let is_reported = status.volumes_in_use.iter().flatten().any(|name| name == volume);
     let is_attached = status.volumes_attached.iter().flatten().any(|attached| attached.name == volume);
-    if is_reported && is_attached { Step::Attached } else { Step::Wait }
+    if is_reported && is_attached { AttachProgress::Attached } else { AttachProgress::Wait }
 }
 
 /// Reads an attachment: what the attacher tells the driver's node service; none as long as it is not attached.
@@ -154,7 +154,7 @@ impl Attachments {
             return Ok(());
         }
         let mut nodes = self.node.subscribe();
-        let attached = nodes.wait_for(|node| step(node.as_deref(), unique) == Step::Attached).await;
+        let attached = nodes.wait_for(|node| step(node.as_deref(), unique) == AttachProgress::Attached).await;
         attached.map(drop).map_err(|error| error.to_string())
     }
 
@@ -213,16 +213,16 @@ mod tests {
         let node = |status: Value| -> Node { serde_json::from_value(json!({"status": status})).expect("a node") };
         let attached = json!([{"name": "v", "devicePath": ""}]);
         for (status, expected) in [
-            (json!({}), Step::Wait),
-            (json!({"volumesInUse": ["v"]}), Step::Wait),
+            (json!({}), AttachProgress::Wait),
+            (json!({"volumesInUse": ["v"]}), AttachProgress::Wait),
             // The controller manager may detach what is not reported.
-            (json!({"volumesAttached": attached}), Step::Wait),
-            (json!({"volumesInUse": ["w", "v"], "volumesAttached": attached}), Step::Attached),
-            (json!({"volumesInUse": ["w"], "volumesAttached": attached}), Step::Wait),
+            (json!({"volumesAttached": attached}), AttachProgress::Wait),
+            (json!({"volumesInUse": ["w", "v"], "volumesAttached": attached}), AttachProgress::Attached),
+            (json!({"volumesInUse": ["w"], "volumesAttached": attached}), AttachProgress::Wait),
         ] {
             assert_eq!(step(Some(&node(status.clone())), "v"), expected, "{status}");
         }
-        assert_eq!(step(None, "v"), Step::Wait);
+        assert_eq!(step(None, "v"), AttachProgress::Wait);
     }
 
     #[test]

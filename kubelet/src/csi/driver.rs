@@ -1,8 +1,9 @@
 //! The node service of one driver, call by call. Upstream's `csi_client.go`.
 
+use super::error::CallError;
+use super::v1;
 use super::v1::node_client::NodeClient;
 use super::v1::node_service_capability::{Type, rpc};
-use super::{CallError, v1};
 use crate::bounded::Bounded;
 use crate::plugins::{channel, metrics};
 use std::collections::BTreeSet;

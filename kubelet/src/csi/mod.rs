@@ -8,57 +8,25 @@
 mod attach;
 mod driver;
 mod drivers;
+mod error;
 mod expansion;
 mod layout;
 mod migration;
 mod node;
 mod operations;
 mod selinux;
+mod stats;
 mod teardown;
+pub mod v1;
 mod volume;
 
 pub use drivers::{Drivers, KIND};
-pub(crate) use operations::{Csi, Group, Ready};
+pub(crate) use error::VolumeFailure;
+pub(crate) use operations::{Csi, Ready, VolumeGroup};
 pub(crate) use selinux::Selinux;
 pub use volume::Volume;
 
-/// The interface's messages.
-pub mod v1 {
-    #![allow(
-        clippy::allow_attributes_without_reason,
-        clippy::pedantic,
-        clippy::all,
-        missing_docs,
-        reason = "generated from the CSI specification"
-    )]
-    tonic::include_proto!("csi.v1");
-}
-
 pub(crate) use migration::{inline as migrated_inline, persistent as migrated};
-
-/// A call of a driver that failed.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{message}")]
-struct CallError {
-    /// `rpc error: code = Internal desc = …`.
-    message: String,
-    code: tonic::Code,
-    /// False where the driver may have done the work, or may still do it.
-    is_final: bool,
-}
-
-/// A step of making a volume ready that failed, with the text of its cause.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// Attaching, or waiting for it.
-    Attach(String),
-    /// Staging: once for the node.
-    Stage(String),
-    /// Publishing: once for each pod.
-    Publish(String),
-    /// Growing the file system, or the device.
-    Expand(String),
-}
 
 #[cfg(test)]
 mod tests;

@@ -3,18 +3,19 @@
 use super::attach::Attachments;
 use super::driver::{Capability, Driver};
 use super::drivers::Drivers;
+use super::error::{CallError, VolumeFailure};
 use super::layout::{self, Key, Layout, Published, Record};
 use super::selinux::{Selinux, mount_option};
 use super::volume::{self, Lifecycle, SecretName, Volume};
-use super::{CallError, Failure, expansion, v1};
+use super::{expansion, v1};
 use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
 use crate::pods;
 use crate::volumes::metrics::{self, VolumeOperation};
+use crate::volumes::mounts;
 use crate::volumes::tokens::Tokens;
-use crate::volumes::{Usage, mounts};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
@@ -32,21 +33,21 @@ const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// The group that a pod's volumes are given to, and how eagerly.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
+pub(crate) struct VolumeGroup {
     /// `fsGroup`.
     pub(crate) id: u32,
     /// `fsGroupChangePolicy: OnRootMismatch`.
     pub(crate) on_root_mismatch: bool,
 }
 
-impl From<Group> for (u32, bool) {
-    fn from(group: Group) -> Self {
+impl From<VolumeGroup> for (u32, bool) {
+    fn from(group: VolumeGroup) -> Self {
         (group.id, group.on_root_mismatch)
     }
 }
 
 /// Volumes of CSI drivers on one node.
-pub struct Csi {
+pub(crate) struct Csi {
     pub(super) layout: Layout,
     node: String,
     objects: Arc<dyn ObjectSource>,
@@ -81,7 +82,7 @@ impl Done {
 struct Call<'a> {
     volume: &'a Volume,
     pod: &'a Pod,
-    group: Option<Group>,
+    group: Option<VolumeGroup>,
     driver: Driver,
     object: Option<Arc<CSIDriver>>,
     able: BTreeSet<Capability>,
@@ -175,14 +176,14 @@ impl Csi {
         }
     }
 
-    fn is_published(&self, uid: &str, name: &str) -> bool {
+    pub(super) fn is_published(&self, uid: &str, name: &str) -> bool {
         self.done.lock().published.contains(&(uid.to_owned(), name.to_owned()))
     }
 
     /// Waits until a volume can be published: its driver lets it be, and it is attached. May be given up at any time.
-    pub(crate) async fn prepare(&self, pod: &Pod, volume: &Volume) -> Result<Ready, Failure> {
+    pub(crate) async fn prepare(&self, pod: &Pod, volume: &Volume) -> Result<Ready, VolumeFailure> {
         let uid = pods::uid(pod);
-        let publish = |error: String| Failure::Publish(error);
+        let publish = |error: String| VolumeFailure::Publish(error);
         if self.is_published(uid, &volume.name) {
             return Ok(Ready::Published);
         }
@@ -190,7 +191,7 @@ impl Csi {
         let object = object.map_err(|error| publish(format!("error getting CSIDriver {}: {error}", volume.driver)))?;
         volume::check_lifecycle(volume, object.as_deref()).map_err(publish)?;
         self.done.lock().wanted.insert((uid.to_owned(), volume.key()));
-        let context = self.attached(uid, volume, object.as_deref()).await.map_err(Failure::Attach)?;
+        let context = self.attached(uid, volume, object.as_deref()).await.map_err(VolumeFailure::Attach)?;
         Ok(Ready::Unpublished(Prepared { object, context }))
     }
 
@@ -216,9 +217,9 @@ impl Csi {
         &self,
         pod: &Pod,
         volume: &Volume,
-        group: Option<Group>,
+        group: Option<VolumeGroup>,
         ready: Ready,
-    ) -> Result<PathBuf, Failure> {
+    ) -> Result<PathBuf, VolumeFailure> {
         let uid = pods::uid(pod);
         let (prepared, is_again) = match ready {
             Ready::Published => return Ok(self.path(uid, volume)),
@@ -231,19 +232,19 @@ impl Csi {
             return Ok(self.path(uid, volume));
         }
         if volume.is_of_one_pod() {
-            let users = self.users_of(&key).await.map_err(Failure::Publish)?;
+            let users = self.users_of(&key).await.map_err(VolumeFailure::Publish)?;
             if users.iter().any(|user| user.uid != uid) {
                 let text = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-                return Err(Failure::Publish(text.to_owned()));
+                return Err(VolumeFailure::Publish(text.to_owned()));
             }
         }
-        let label = self.label(pod, volume, &prepared).await.map_err(Failure::Stage)?;
+        let label = self.label(pod, volume, &prepared).await.map_err(VolumeFailure::Stage)?;
         let call = Call { label, ..self.call(pod, volume, group, prepared).await? };
         if volume.is_staged(&call.able) && !self.done.lock().staged.contains(&key) {
-            self.stage(&call).await.map_err(Failure::Stage)?;
+            self.stage(&call).await.map_err(VolumeFailure::Stage)?;
             self.done.lock().staged.insert(key);
         }
-        self.publish_staged(&call, is_again).await.map_err(Failure::Publish)?;
+        self.publish_staged(&call, is_again).await.map_err(VolumeFailure::Publish)?;
         let mut done = self.done.lock();
         if call.label.is_some() {
             done.labelled.insert((uid.to_owned(), volume.name.clone()));
@@ -278,19 +279,19 @@ impl Csi {
         &self,
         pod: &'a Pod,
         volume: &'a Volume,
-        group: Option<Group>,
+        group: Option<VolumeGroup>,
         Prepared { object, context }: Prepared,
-    ) -> Result<Call<'a>, Failure> {
+    ) -> Result<Call<'a>, VolumeFailure> {
         let mut driver = self.drivers.get(&volume.driver).map_err(|error| match volume.lifecycle {
-            Lifecycle::Persistent => Failure::Stage(format!(
+            Lifecycle::Persistent => VolumeFailure::Stage(format!(
                 "kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: {error}"
             )),
             Lifecycle::Ephemeral => {
-                Failure::Publish(format!("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: {error}"))
+                VolumeFailure::Publish(format!("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: {error}"))
             }
         })?;
         driver.is_migrated = volume.is_migrated;
-        let able = driver.capabilities().await.map_err(|error| Failure::Publish(error.to_string()))?;
+        let able = driver.capabilities().await.map_err(|error| VolumeFailure::Publish(error.to_string()))?;
         Ok(Call { volume, pod, group, driver, object, able, context, label: None })
     }
 
@@ -328,7 +329,7 @@ impl Csi {
     }
 
     /// The staging path as calls name it: empty for a volume that is not staged.
-    fn staging_text(&self, volume: &Volume, able: &BTreeSet<Capability>) -> String {
+    pub(super) fn staging_text(&self, volume: &Volume, able: &BTreeSet<Capability>) -> String {
         if volume.is_staged(able) { self.staging(volume).display().to_string() } else { String::new() }
     }
 
@@ -473,17 +474,17 @@ impl Csi {
 
     /// Waits until a volume of a running pod can be published again: for an earlier kubelet's pod, whose volumes this one has
     /// yet to know, and where the driver asks for it because tokens and the like may have changed. May be given up.
-    pub(crate) async fn prepare_again(&self, pod: &Pod, volume: &Volume) -> Result<Ready, Failure> {
+    pub(crate) async fn prepare_again(&self, pod: &Pod, volume: &Volume) -> Result<Ready, VolumeFailure> {
         let uid = pods::uid(pod);
         if !self.is_published(uid, &volume.name) {
             return self.prepare(pod, volume).await;
         }
         let object = self.objects.csi_driver(&volume.driver).await;
-        let object = object.map_err(|error| Failure::Publish(error.to_string()))?;
+        let object = object.map_err(|error| VolumeFailure::Publish(error.to_string()))?;
         if object.as_ref().is_none_or(|object| object.spec.requires_republish != Some(true)) {
             return Ok(Ready::Published);
         }
-        let context = self.attached(uid, volume, object.as_deref()).await.map_err(Failure::Attach)?;
+        let context = self.attached(uid, volume, object.as_deref()).await.map_err(VolumeFailure::Attach)?;
         Ok(Ready::Again(Prepared { object, context }))
     }
 
@@ -493,14 +494,14 @@ impl Csi {
         pod: &Pod,
         volume: &Volume,
         claim: &PersistentVolumeClaim,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), VolumeFailure> {
         let Some(bytes) = expansion::wanted(claim, volume) else { return Ok(()) };
         let _guard = self.locks.lock(&volume.key()).await;
         let call = self.call(pod, volume, None, Prepared::default()).await?;
         if !call.can(Capability::ExpandVolume) {
             return Ok(());
         }
-        let failed = |error: String| Failure::Expand(error);
+        let failed = |error: String| VolumeFailure::Expand(error);
         let secrets = self.secrets("NodeExpandSecretRef", volume.expand_secret.as_ref()).await.map_err(failed)?;
         let request = v1::NodeExpandVolumeRequest {
             volume_id: volume.handle.clone(),
@@ -526,27 +527,6 @@ impl Csi {
             }
             Err(error) => Err(failed(error.to_string())),
         }
-    }
-
-    /// Asks a volume's driver for its numbers; none where it does not know them. Upstream's `metricsCsi`.
-    pub(crate) async fn usage(&self, uid: &str, volume: &Volume) -> Option<Usage> {
-        if !self.is_published(uid, &volume.name) {
-            return None;
-        }
-        let driver = self.drivers.get(&volume.driver).ok()?;
-        let able = driver.capabilities().await.ok()?;
-        if !able.contains(&Capability::GetVolumeStats) {
-            return None;
-        }
-        let request = v1::NodeGetVolumeStatsRequest {
-            volume_id: volume.handle.clone(),
-            volume_path: self.layout.target(uid, &volume.name, volume.is_block).display().to_string(),
-            staging_target_path: self.staging_text(volume, &able),
-        };
-        let answer = driver.stats(request).await;
-        let answer =
-            answer.inspect_err(|error| tracing::warn!(volume = volume.name, %error, "NodeGetVolumeStats failed"));
-        answer.ok().as_ref().map(Usage::of_driver)
     }
 
     async fn tell(

@@ -18,7 +18,7 @@ pub(super) const FILE: &str = "kubelet_internal_checkpoint";
 
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct Entry {
+struct CheckpointEntry {
     #[serde(rename = "PodUID")]
     pod_uid: String,
     container_name: String,
@@ -34,7 +34,7 @@ struct Entry {
 #[serde(default, rename_all = "PascalCase")]
 struct Data {
     #[serde(deserialize_with = "or_nothing")]
-    pod_device_entries: Vec<Entry>,
+    pod_device_entries: Vec<CheckpointEntry>,
     #[serde(deserialize_with = "or_nothing")]
     registered_devices: BTreeMap<String, Vec<String>>,
 }
@@ -85,7 +85,7 @@ impl Data {
 /// Writes the checkpoint, whole or not at all.
 pub(super) fn write(folder: &Path, state: &State) -> io::Result<()> {
     let allocated = state.allocations.iter().filter_map(|((uid, container, resource), allocation)| {
-        Some(Entry {
+        Some(CheckpointEntry {
             pod_uid: uid.clone(),
             container_name: container.clone(),
             resource_name: resource.clone(),

@@ -52,7 +52,7 @@ const GRACE: Duration = Duration::from_secs(5 * 60);
 
 /// A device as a container, and whoever asks, sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Granted {
+pub struct GrantedDevice {
     /// Resource that it counts as.
     pub resource: String,
     /// The plugin's name of it.
@@ -235,11 +235,11 @@ impl Devices {
     }
 
     /// Devices of a container.
-    pub fn of_container(&self, uid: &str, container: &str) -> Vec<Granted> {
+    pub fn of_container(&self, uid: &str, container: &str) -> Vec<GrantedDevice> {
         let state = self.state.lock();
         let granted = state.of_container(uid, container).flat_map(|(resource, allocation)| {
             let known = state.devices.get(resource);
-            allocation.ids().into_iter().map(move |id| Granted {
+            allocation.ids().into_iter().map(move |id| GrantedDevice {
                 resource: resource.to_owned(),
                 id: id.clone(),
                 nodes: known.and_then(|devices| devices.get(id)).map(|device| device.nodes.clone()).unwrap_or_default(),
@@ -249,11 +249,11 @@ impl Devices {
     }
 
     /// Devices that pods can have, whoever has them.
-    pub fn healthy(&self) -> Vec<Granted> {
+    pub fn healthy(&self) -> Vec<GrantedDevice> {
         let state = self.state.lock();
         let all = state.devices.iter().flat_map(|(resource, devices)| {
             let healthy = devices.iter().filter(|(_, device)| device.is_healthy);
-            healthy.map(|(id, device)| Granted {
+            healthy.map(|(id, device)| GrantedDevice {
                 resource: resource.clone(),
                 id: id.clone(),
                 nodes: device.nodes.clone(),

@@ -182,7 +182,7 @@ async fn devices_are_listed_given_prepared_and_remembered() {
     assert_eq!(answers[0].envs["GPUS"], "b", "the plugin's choice");
     assert_eq!(std::mem::take(&mut *fake.calls.lock()), ["allocate b", "prepare b"]);
     let granted = devices.of_container("u", "c");
-    assert_eq!(granted, [Granted { resource: GPU.to_owned(), id: "b".to_owned(), nodes: vec![1] }]);
+    assert_eq!(granted, [GrantedDevice { resource: GPU.to_owned(), id: "b".to_owned(), nodes: vec![1] }]);
     assert_eq!(devices.healthy().len(), 2);
 
     *fake.is_refusing.lock() = true;

@@ -89,7 +89,7 @@ pub fn container_env(
     facts: &PodFacts,
 ) -> Result<Vec<(String, String)>, EnvError> {
     let service_variables = services::variables(pod, services);
-    let scope = Scope { pod, container, sources, facts };
+    let scope = EnvScope { pod, container, sources, facts };
     let mut own = Ordered::default();
     scope.add_env_from(&mut own)?;
     for variable in container.env.iter().flatten() {
@@ -140,14 +140,14 @@ impl Ordered {
     }
 }
 
-struct Scope<'a> {
+struct EnvScope<'a> {
     pod: &'a Pod,
     container: &'a Container,
     sources: &'a EnvSources,
     facts: &'a PodFacts,
 }
 
-impl Scope<'_> {
+impl EnvScope<'_> {
     fn add_env_from(&self, variables: &mut Ordered) -> Result<(), EnvError> {
         for source in self.container.env_from.iter().flatten() {
             let prefix = source.prefix.as_deref().unwrap_or_default();

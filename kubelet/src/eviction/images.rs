@@ -4,10 +4,10 @@ use crate::config::KubeletConfiguration;
 use crate::cri::v1;
 use crate::events::EventType;
 use crate::stats::machine;
-use crate::workers::context::Context;
+use crate::workers::context::WorkerContext;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use shared::traces::{self, Kind};
+use shared::traces::{self, SpanKind};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,14 +20,14 @@ const PERIOD: Duration = Duration::from_secs(300);
 
 /// Thresholds of image garbage collection.
 #[derive(Clone, Copy, Debug)]
-pub struct Policy {
+pub struct ImageGcPolicy {
     high: u64,
     low: u64,
     least_age: Duration,
     greatest_age: Duration,
 }
 
-impl From<&KubeletConfiguration> for Policy {
+impl From<&KubeletConfiguration> for ImageGcPolicy {
     fn from(kubelet: &KubeletConfiguration) -> Self {
         let percent = |value: i32| u64::try_from(value).unwrap_or(100).min(100);
         Self {
@@ -40,7 +40,7 @@ impl From<&KubeletConfiguration> for Policy {
 }
 
 /// Bytes to free so that usage falls from above `high` to `low` percent.
-fn to_free(disk: &machine::Disk, policy: &Policy) -> u64 {
+fn to_free(disk: &machine::Disk, policy: &ImageGcPolicy) -> u64 {
     if disk.capacity == 0 || policy.high >= 100 {
         return 0;
     }
@@ -58,7 +58,7 @@ fn is_kept(image: &v1::Image, used: &HashSet<String>) -> bool {
 }
 
 /// Names of images that containers use.
-async fn used(cx: &Context) -> Option<HashSet<String>> {
+async fn used(cx: &WorkerContext) -> Option<HashSet<String>> {
     let containers = cx.runtime.list_containers(None).await.ok()?;
     let names = containers
         .into_iter()
@@ -67,7 +67,7 @@ async fn used(cx: &Context) -> Option<HashSet<String>> {
 }
 
 /// Removes images, up to `bytes` in all, for want of `"space"` or for their `"age"`.
-async fn remove(cx: &Context, images: Vec<v1::Image>, bytes: u64, reason: &str) -> u64 {
+async fn remove(cx: &WorkerContext, images: Vec<v1::Image>, bytes: u64, reason: &str) -> u64 {
     let mut freed = 0u64;
     for image in images {
         if freed >= bytes {
@@ -87,17 +87,17 @@ async fn remove(cx: &Context, images: Vec<v1::Image>, bytes: u64, reason: &str) 
 }
 
 /// The collector of image garbage, which the eviction of pods asks first.
-pub struct Collector {
-    cx: Arc<Context>,
-    policy: Policy,
+pub struct ImageCollector {
+    cx: Arc<WorkerContext>,
+    policy: ImageGcPolicy,
     started: Instant,
     /// Time when each image was last seen in use, or first seen; nothing before the first look.
     last_used: Mutex<Option<HashMap<String, Instant>>>,
 }
 
-impl Collector {
+impl ImageCollector {
     /// A collector that has seen no image yet.
-    pub fn new(cx: Arc<Context>, policy: Policy) -> Self {
+    pub fn new(cx: Arc<WorkerContext>, policy: ImageGcPolicy) -> Self {
         Self { cx, policy, started: Instant::now(), last_used: Mutex::default() }
     }
 
@@ -108,7 +108,7 @@ impl Collector {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(PERIOD) => {}
             }
-            let span = self.cx.tracer.root(SCOPE, "Images/GarbageCollect", Kind::Internal);
+            let span = self.cx.tracer.root(SCOPE, "Images/GarbageCollect", SpanKind::Internal);
             traces::within(span.as_ref(), Box::pin(self.collect())).await;
         }
     }
@@ -182,7 +182,7 @@ fn old_enough(
     idle
 }
 
-async fn image_disk(cx: &Context) -> Option<machine::Disk> {
+async fn image_disk(cx: &WorkerContext) -> Option<machine::Disk> {
     let answer = cx.runtime.image_fs().await.ok()?;
     let path = answer.image_filesystems.first()?.fs_id.as_ref()?.mountpoint.clone();
     machine::disk(path.as_ref())
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn only_a_full_disk_is_cleaned() {
-        let policy = Policy { high: 85, low: 80, least_age: Duration::ZERO, greatest_age: Duration::ZERO };
+        let policy = ImageGcPolicy { high: 85, low: 80, least_age: Duration::ZERO, greatest_age: Duration::ZERO };
         let disk = |available: u64| machine::Disk { capacity: 1000, available, inodes: 0, inodes_free: 0 };
         assert_eq!(
             [to_free(&disk(500), &policy), to_free(&disk(100), &policy), to_free(&disk(0), &policy)],

@@ -36,7 +36,7 @@ const SETTLE: Duration = Duration::from_secs(30);
 pub struct Eviction {
     manager: Arc<Manager>,
     agent: Arc<Agent>,
-    images: Arc<images::Collector>,
+    images: Arc<images::ImageCollector>,
     stats: Stats,
     thresholds: Vec<Threshold>,
     transition: Duration,
@@ -53,7 +53,7 @@ impl Eviction {
     pub fn new(
         manager: Arc<Manager>,
         agent: Arc<Agent>,
-        images: Arc<images::Collector>,
+        images: Arc<images::ImageCollector>,
         kubelet: &KubeletConfiguration,
     ) -> Result<Self, String> {
         let thresholds = signals::thresholds(kubelet)?;

@@ -49,11 +49,11 @@ impl Credentials {
 
 /// Credentials by the registry, or the part of one, that they are for.
 #[derive(Debug, Default)]
-pub struct Keyring(BTreeMap<String, Vec<Credentials>>);
+pub(super) struct Keyring(BTreeMap<String, Vec<Credentials>>);
 
 impl Keyring {
     /// Adds a docker configuration: `{"auths": {…}}` or the bare map of `.dockercfg`. What cannot be read is left out.
-    pub fn add(&mut self, config: &[u8], secret: Option<&SecretSource>) {
+    pub(super) fn add(&mut self, config: &[u8], secret: Option<&SecretSource>) {
         let Ok(value) = serde_json::from_slice::<Value>(config) else { return };
         let Some(auths) = value.get("auths").unwrap_or(&value).as_object() else { return };
         for (server, entry) in auths {
@@ -63,7 +63,7 @@ impl Keyring {
     }
 
     /// The credentials for an image, longest path first (`BasicDockerKeyring.Lookup`).
-    pub fn lookup(&self, image: &str) -> Vec<Credentials> {
+    pub(super) fn lookup(&self, image: &str) -> Vec<Credentials> {
         let fitting = self.0.iter().rev().filter(|(key, _)| fits(key, image));
         let found: Vec<Credentials> = fitting.flat_map(|(_, credentials)| credentials.clone()).collect();
         if found.is_empty() && is_of_default_registry(image) {

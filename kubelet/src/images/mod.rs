@@ -12,7 +12,7 @@ use std::sync::Arc;
 use keyring::{Credentials, Keyring, SecretSource};
 use pace::Pace;
 use provider::Providers;
-use pulled::{Access, PulledImages};
+use pulled::{ImageAccess, PulledImages};
 
 use crate::cri::{CriError, Runtime, v1};
 use crate::events::{EventSink, EventType};
@@ -151,7 +151,7 @@ impl Images {
     fn is_accessible(&self, image: &str, id: &str, credentials: &[Credentials]) -> bool {
         let Some(records) = &self.records else { return true };
         match records.access(image, id, credentials) {
-            Ok(access) => access == Access::Allowed,
+            Ok(access) => access == ImageAccess::Allowed,
             Err(error) => {
                 tracing::error!(image, %error, "Failed to read image pulled records");
                 false

@@ -49,7 +49,7 @@ struct Variable {
 /// Answer of a plugin.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Answer {
+struct CredentialProviderResponse {
     kind: String,
     api_version: String,
     cache_key_type: String,
@@ -262,12 +262,12 @@ impl Plugin {
         Ok(configuration)
     }
 
-    async fn ask(&self, image: &str) -> Result<Answer, String> {
+    async fn ask(&self, image: &str) -> Result<CredentialProviderResponse, String> {
         let version = &self.about.api_version;
         let request = json!({"kind": "CredentialProviderRequest", "apiVersion": version, "image": image}).to_string();
         let output = tokio::time::timeout(DEADLINE, self.execute(request.as_bytes())).await;
         let output = output.map_err(|_| "credential provider plugin timed out".to_owned())??;
-        let answer: Answer = serde_json::from_slice(&output)
+        let answer: CredentialProviderResponse = serde_json::from_slice(&output)
             .map_err(|error| format!("failed to decode credential provider response: {error}"))?;
         if answer.kind != "CredentialProviderResponse" || answer.api_version != *version {
             return Err(format!(

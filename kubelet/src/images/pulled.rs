@@ -88,13 +88,13 @@ struct Record {
     last_updated_time: Option<String>,
     image_ref: String,
     /// By the image's name without tag and digest.
-    credential_mapping: BTreeMap<String, Known>,
+    credential_mapping: BTreeMap<String, KnownCredentials>,
 }
 
 /// `ImagePullCredentials`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Known {
+struct KnownCredentials {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kubernetes_secrets: Vec<KnownSecret>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -140,7 +140,7 @@ struct Intent {
 
 /// Verdict on a pod's use of an image that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum ImageAccess {
     /// The pod may use it.
     Allowed,
     /// The pod has to show credentials by a pull.
@@ -167,29 +167,29 @@ impl PulledImages {
     ///
     /// # Errors
     /// A record cannot be read: nothing is known of the image.
-    pub fn access(&self, image: &str, id: &str, credentials: &[Credentials]) -> io::Result<Access> {
+    pub fn access(&self, image: &str, id: &str, credentials: &[Credentials]) -> io::Result<ImageAccess> {
         let repository = repository(image);
         let _held = self.pulling.lock();
         let record: Option<Record> = self.read("pulled", id)?;
         let was_pulled = record.is_some() || self.read::<Intent>("pulling", image)?.is_some();
         if !self.verification.asks(repository, was_pulled) {
-            return Ok(Access::Allowed);
+            return Ok(ImageAccess::Allowed);
         }
-        let Some(record) = record else { return Ok(Access::MustPull) };
-        let Some(known) = record.credential_mapping.get(repository) else { return Ok(Access::MustPull) };
+        let Some(record) = record else { return Ok(ImageAccess::MustPull) };
+        let Some(known) = record.credential_mapping.get(repository) else { return Ok(ImageAccess::MustPull) };
         if known.node_pods_accessible {
-            return Ok(Access::Allowed);
+            return Ok(ImageAccess::Allowed);
         }
         let shown: Vec<KnownSecret> = credentials.iter().filter_map(KnownSecret::of).collect();
         if shown.iter().any(|secret| known.kubernetes_secrets.contains(secret)) {
-            return Ok(Access::Allowed);
+            return Ok(ImageAccess::Allowed);
         }
         let same = |secret: &&KnownSecret| {
             known.kubernetes_secrets.iter().any(|known| known.credential_hash == secret.credential_hash)
         };
-        let Some(secret) = shown.iter().find(same).cloned() else { return Ok(Access::MustPull) };
+        let Some(secret) = shown.iter().find(same).cloned() else { return Ok(ImageAccess::MustPull) };
         self.add(record, repository, Some(secret))?;
-        Ok(Access::Allowed)
+        Ok(ImageAccess::Allowed)
     }
 
     /// Notes that an image is about to be pulled. Without that note none is: the node could not tell afterwards whose it
@@ -254,7 +254,7 @@ impl PulledImages {
     fn add(&self, mut record: Record, repository: &str, secret: Option<KnownSecret>) -> io::Result<()> {
         let known = record.credential_mapping.entry(repository.to_owned()).or_default();
         match secret {
-            None => *known = Known { node_pods_accessible: true, ..Known::default() },
+            None => *known = KnownCredentials { node_pods_accessible: true, ..KnownCredentials::default() },
             Some(_) if known.node_pods_accessible => {}
             Some(secret) => {
                 known.kubernetes_secrets.retain(|other| !other.is_of_same_secret(&secret));
@@ -336,23 +336,26 @@ mod tests {
     fn an_image_is_for_those_whose_credentials_pulled_it() {
         let (images, folder) = images(Verification::default());
         let access = |credentials: &[Credentials]| images.access(IMAGE, "sha256:id", credentials).expect("known");
-        assert_eq!(access(&[]), Access::Allowed, "one that was there before");
+        assert_eq!(access(&[]), ImageAccess::Allowed, "one that was there before");
         images.begin(IMAGE).expect("noted");
-        assert_eq!(access(&[]), Access::MustPull, "one that is being pulled");
+        assert_eq!(access(&[]), ImageAccess::MustPull, "one that is being pulled");
         images.pulled(IMAGE, "sha256:id", Some(&shown("1", "right")));
         for (name, credentials, expected) in [
-            ("no credentials", vec![], Access::MustPull),
-            ("the same secret", vec![shown("1", "right")], Access::Allowed),
-            ("the same secret with another password", vec![shown("1", "wrong")], Access::MustPull),
-            ("another secret with the same password", vec![shown("2", "right")], Access::Allowed),
-            ("another secret", vec![shown("3", "wrong")], Access::MustPull),
-            ("one of several", vec![shown("3", "wrong"), shown("1", "right")], Access::Allowed),
+            ("no credentials", vec![], ImageAccess::MustPull),
+            ("the same secret", vec![shown("1", "right")], ImageAccess::Allowed),
+            ("the same secret with another password", vec![shown("1", "wrong")], ImageAccess::MustPull),
+            ("another secret with the same password", vec![shown("2", "right")], ImageAccess::Allowed),
+            ("another secret", vec![shown("3", "wrong")], ImageAccess::MustPull),
+            ("one of several", vec![shown("3", "wrong"), shown("1", "right")], ImageAccess::Allowed),
         ] {
             assert_eq!(access(&credentials), expected, "{name}");
         }
         let again = PulledImages::new(folder.path(), Verification::default());
-        assert_eq!(again.access(IMAGE, "sha256:id", &[shown("2", "right")]).expect("known"), Access::Allowed);
-        assert_eq!(again.access("r.io/other:1", "sha256:id", &[shown("1", "right")]).expect("known"), Access::MustPull);
+        assert_eq!(again.access(IMAGE, "sha256:id", &[shown("2", "right")]).expect("known"), ImageAccess::Allowed);
+        assert_eq!(
+            again.access("r.io/other:1", "sha256:id", &[shown("1", "right")]).expect("known"),
+            ImageAccess::MustPull
+        );
     }
 
     #[test]
@@ -360,9 +363,9 @@ mod tests {
         let (images, _folder) = images(Verification::default());
         images.begin(IMAGE).expect("noted");
         images.pulled(IMAGE, "sha256:id", None);
-        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::Allowed);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::Allowed);
         images.pulled(IMAGE, "sha256:id", Some(&shown("1", "right")));
-        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::Allowed);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::Allowed);
     }
 
     #[test]
@@ -371,9 +374,9 @@ mod tests {
         images.begin(IMAGE).expect("noted");
         images.begin(IMAGE).expect("noted");
         images.failed(IMAGE);
-        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::MustPull, "another one runs");
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::MustPull, "another one runs");
         images.failed(IMAGE);
-        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::Allowed);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::Allowed);
     }
 
     #[test]
@@ -401,11 +404,11 @@ mod tests {
         let (images, _folder) = images(Verification::default());
         images.pulled(IMAGE, "sha256:id", Some(&shown("1", "right")));
         images.prune(&BTreeSet::new(), Timestamp::UNIX_EPOCH);
-        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::MustPull, "written later");
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::MustPull, "written later");
         images.prune(&BTreeSet::from(["sha256:id".to_owned()]), Timestamp::MAX);
-        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::MustPull, "still there");
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::MustPull, "still there");
         images.prune(&BTreeSet::new(), Timestamp::MAX);
-        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), Access::Allowed);
+        assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::Allowed);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! only as a set.
 
 use super::reserved::{MEMORY, Reserved, is_memory};
-use super::state::{Block, Node, Owner, State, Table};
+use super::state::{Block, NumaNode, Owner, State, Table};
 use crate::pods;
 use crate::resources::{QosClass, at_peak, page_size, qos_class};
 use crate::topology::{Hint, Hints, NodeMask, NumaNodes, Refusal, metrics, prefer};
@@ -75,7 +75,7 @@ fn nodes(block: &Block) -> NodeMask {
 /// `isAffinityViolatingNUMAAllocations`, without single nodes.
 fn may_group(state: &State, mask: NodeMask) -> bool {
     let used = mask.nodes().filter_map(|node| state.machine.get(&node)).filter(|node| node.number_of_assignments > 0);
-    let group = |node: &Node| node.cells.iter().copied().collect::<NodeMask>();
+    let group = |node: &NumaNode| node.cells.iter().copied().collect::<NodeMask>();
     mask.count() == 1 || used.into_iter().all(|node| node.cells.len() > 1 && group(node) == mask)
 }
 
@@ -98,7 +98,7 @@ impl StaticPolicy {
     }
 
     /// The machine with nothing given away. Upstream's `getDefaultMachineState`.
-    fn untouched(&self) -> BTreeMap<u32, Node> {
+    fn untouched(&self) -> BTreeMap<u32, NumaNode> {
         let node = |(id, node): (&u32, &crate::topology::machine::NumaNode)| {
             let reserved = |kind: &str| self.reserved.get(id).and_then(|own| own.get(kind)).copied().unwrap_or(0);
             let table = |kind: &str, total: u64, usable: u64| {
@@ -114,7 +114,7 @@ impl StaticPolicy {
                 memory_map.insert(kind.clone(), table(&kind, bytes, bytes));
             }
             memory_map.insert(MEMORY.to_owned(), table(MEMORY, node.memory, node.memory.saturating_sub(huge)));
-            (*id, Node { number_of_assignments: 0, memory_map, cells: vec![*id] })
+            (*id, NumaNode { number_of_assignments: 0, memory_map, cells: vec![*id] })
         };
         self.machine.0.iter().map(node).collect()
     }
@@ -344,15 +344,15 @@ fn take_over(state: &mut State, pod: &Pod, container: &Container, blocks: &[Bloc
 }
 
 /// Reports whether two descriptions are of one machine with the same memory given away. Upstream's `areMachineStatesEqual`.
-fn is_same_machine(one: &BTreeMap<u32, Node>, other: &BTreeMap<u32, Node>) -> bool {
-    let cells = |node: &Node| node.cells.iter().copied().collect::<NodeMask>();
-    let given = |machine: &BTreeMap<u32, Node>, node: &Node, kind: &str| {
+fn is_same_machine(one: &BTreeMap<u32, NumaNode>, other: &BTreeMap<u32, NumaNode>) -> bool {
+    let cells = |node: &NumaNode| node.cells.iter().copied().collect::<NodeMask>();
+    let given = |machine: &BTreeMap<u32, NumaNode>, node: &NumaNode, kind: &str| {
         let tables = node.cells.iter().filter_map(|id| machine.get(id)?.memory_map.get(kind));
         tables.fold((0_u64, 0_u64), |(free, reserved), table| {
             (free.saturating_add(table.free), reserved.saturating_add(table.reserved))
         })
     };
-    let is_same = |(id, node): (&u32, &Node)| {
+    let is_same = |(id, node): (&u32, &NumaNode)| {
         let Some(twin) = other.get(id) else { return false };
         let tables = node.memory_map.iter().all(|(kind, table)| {
             let fixed = |table: &Table| (table.total, table.system_reserved, table.allocatable);

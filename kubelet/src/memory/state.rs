@@ -26,7 +26,7 @@ pub(super) struct Table {
 /// Memory of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Node {
+pub(super) struct NumaNode {
     /// Number of blocks that are here.
     pub(super) number_of_assignments: i64,
     /// Memory by kind: `memory`, `hugepages-2Mi` and so on.
@@ -54,7 +54,7 @@ pub struct Block {
 /// Memory of the machine, and who has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
-    pub(super) machine: BTreeMap<u32, Node>,
+    pub(super) machine: BTreeMap<u32, NumaNode>,
     pub(super) blocks: BTreeMap<Owner, Vec<Block>>,
 }
 
@@ -65,7 +65,7 @@ type Entries = BTreeMap<String, BTreeMap<String, Vec<Block>>>;
 struct MemoryCheckpoint {
     policy_name: String,
     #[serde(deserialize_with = "or_nothing")]
-    machine_state: BTreeMap<u32, Node>,
+    machine_state: BTreeMap<u32, NumaNode>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_nothing")]
     entries: Entries,
     checksum: u64,
@@ -84,7 +84,7 @@ fn numbers(nodes: &[u32]) -> String {
     joined(nodes, u32::to_string)
 }
 
-fn printed_node((id, node): (&u32, &Node)) -> String {
+fn printed_node((id, node): (&u32, &NumaNode)) -> String {
     let table = |(kind, table): (&String, &Table)| {
         let Table { total, system_reserved, allocatable, reserved, free } = table;
         format!(

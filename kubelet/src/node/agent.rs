@@ -1,11 +1,11 @@
 //! Registers the node and keeps its status true.
 
 use super::conditions::{self, Inputs, Pressure, RuntimeState};
-use super::object::{self, Identity, Runtime};
+use super::object::{self, NodeIdentity, Runtime};
 use crate::events::EventType;
 use crate::pleg::Health;
 use crate::status::patch::{List, diff};
-use crate::workers::context::{Context, NodeState};
+use crate::workers::context::{NodeState, WorkerContext};
 use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
@@ -46,9 +46,9 @@ const OWNED: [&str; 10] = [
 
 /// The node room.
 pub struct Agent {
-    cx: Arc<Context>,
+    cx: Arc<WorkerContext>,
     client: Option<kube::Client>,
-    identity: Identity,
+    identity: NodeIdentity,
     health: Arc<Health>,
     /// `nodeStatusUpdateFrequency`, `nodeStatusReportFrequency`.
     periods: (Duration, Duration),
@@ -68,9 +68,9 @@ pub struct Agent {
 impl Agent {
     /// An agent; without a client it only watches the runtime.
     pub fn new(
-        cx: Arc<Context>,
+        cx: Arc<WorkerContext>,
         client: Option<kube::Client>,
-        identity: Identity,
+        identity: NodeIdentity,
         health: Arc<Health>,
         periods: (Duration, Duration),
         register: bool,

@@ -23,7 +23,7 @@ const PROVIDED_IPS: &str = "alpha.kubernetes.io/provided-node-ip";
 
 /// Facts that do not change while the kubelet runs.
 #[derive(Clone, Debug, Default)]
-pub struct Identity {
+pub struct NodeIdentity {
     /// Name of the node object.
     pub name: String,
     /// Its addresses.
@@ -66,7 +66,7 @@ pub struct Runtime {
 }
 
 /// The labels of a new node: those that every node has, under `--node-labels`.
-pub fn labels(identity: &Identity) -> BTreeMap<String, String> {
+pub fn labels(identity: &NodeIdentity) -> BTreeMap<String, String> {
     let mut labels: BTreeMap<String, String> = [
         ("kubernetes.io/hostname", identity.name.as_str()),
         ("kubernetes.io/os", std::env::consts::OS),
@@ -95,7 +95,7 @@ pub fn keep_foreign_resources(status: &mut NodeStatus, found: &NodeStatus) {
 }
 
 /// Leaves a node the addresses that the controller of its cloud has set.
-pub fn keep_addresses(identity: &Identity, status: &mut NodeStatus, found: &NodeStatus) {
+pub fn keep_addresses(identity: &NodeIdentity, status: &mut NodeStatus, found: &NodeStatus) {
     let set = found.addresses.as_ref().filter(|addresses| identity.external_cloud && !addresses.is_empty());
     if let Some(addresses) = set {
         status.addresses = Some(addresses.clone());
@@ -112,7 +112,7 @@ pub fn set_devices(status: &mut NodeStatus, counts: &BTreeMap<String, Count>) {
 }
 
 /// The object to register.
-pub fn node(identity: &Identity, status: NodeStatus) -> Node {
+pub fn node(identity: &NodeIdentity, status: NodeStatus) -> Node {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let attach = identity.attach_detach.then(|| (ATTACH_DETACH.to_owned(), "true".to_owned()));
     let provided = identity.provided_ips.clone().map(|ips| (PROVIDED_IPS.to_owned(), ips));
@@ -134,7 +134,7 @@ pub fn node(identity: &Identity, status: NodeStatus) -> Node {
 }
 
 /// Labels and annotations of a node that is there already and lacks them; none when nothing is amiss.
-pub fn reconcile(identity: &Identity, found: &Node) -> Option<serde_json::Value> {
+pub fn reconcile(identity: &NodeIdentity, found: &Node) -> Option<serde_json::Value> {
     let own = labels(identity);
     let have = found.metadata.labels.clone().unwrap_or_default();
     let amiss =
@@ -154,7 +154,7 @@ pub fn reconcile(identity: &Identity, found: &Node) -> Option<serde_json::Value>
 }
 
 /// The status.
-pub fn status(identity: &Identity, runtime: &Runtime, conditions: Vec<NodeCondition>) -> NodeStatus {
+pub fn status(identity: &NodeIdentity, runtime: &Runtime, conditions: Vec<NodeCondition>) -> NodeStatus {
     let machine = &identity.machine;
     let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
     let mut addresses: Vec<NodeAddress> =
@@ -233,19 +233,19 @@ mod tests {
             (true, status("1.1.1.1"), "1.1.1.1"),
             (true, NodeStatus::default(), "2.2.2.2"),
         ] {
-            let identity = Identity { external_cloud, ..Identity::default() };
+            let identity = NodeIdentity { external_cloud, ..NodeIdentity::default() };
             let mut own = status("2.2.2.2");
             keep_addresses(&identity, &mut own, &found);
             assert_eq!(own.addresses.expect("addresses")[0].address, expected);
         }
         let provided_ips = Some("1.1.1.1".to_owned());
-        let registered = node(&Identity { provided_ips, ..Identity::default() }, NodeStatus::default());
+        let registered = node(&NodeIdentity { provided_ips, ..NodeIdentity::default() }, NodeStatus::default());
         assert_eq!(registered.metadata.annotations.expect("annotations")[PROVIDED_IPS], "1.1.1.1");
     }
 
     #[test]
     fn a_node_carries_its_labels_and_addresses() {
-        let identity = Identity {
+        let identity = NodeIdentity {
             name: "node-1".into(),
             addresses: vec!["10.0.0.1".parse().expect("address")],
             labels: BTreeMap::from([("zone".into(), "a".into()), ("kubernetes.io/os".into(), "other".into())]),
@@ -253,7 +253,7 @@ mod tests {
             allocatable: BTreeMap::from([("cpu".into(), Quantity("1".into()))]),
             port: 10250,
             attach_detach: true,
-            ..Identity::default()
+            ..NodeIdentity::default()
         };
         let node = node(&identity, status(&identity, &Runtime::default(), Vec::new()));
         let labels = node.metadata.labels.clone().expect("labels");

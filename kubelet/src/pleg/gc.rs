@@ -4,13 +4,13 @@
 use crate::blocking::REMOVAL;
 use crate::cri::{labels, v1};
 use crate::trees;
-use crate::workers::context::Context;
+use crate::workers::context::WorkerContext;
 use crate::workers::kill;
 use crate::workers::manager::Manager;
 use crate::workers::observed::Observer;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use shared::traces::{self, Kind};
+use shared::traces::{self, SpanKind};
 use shared::types::is_pod_terminal;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -73,12 +73,12 @@ fn attempt(container: &v1::Container) -> Option<u32> {
 }
 
 /// Removes the garbage of pods that live.
-async fn collect(cx: &Context, alive: &HashSet<String>) {
-    let span = cx.tracer.root(SCOPE, "Containers/GarbageCollect", Kind::Internal);
+async fn collect(cx: &WorkerContext, alive: &HashSet<String>) {
+    let span = cx.tracer.root(SCOPE, "Containers/GarbageCollect", SpanKind::Internal);
     traces::within(span.as_ref(), Box::pin(remove(cx, alive))).await;
 }
 
-async fn remove(cx: &Context, alive: &HashSet<String>) {
+async fn remove(cx: &WorkerContext, alive: &HashSet<String>) {
     let lists = tokio::try_join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None));
     let Ok((containers, sandboxes)) = lists else { return };
     let found = garbage(&containers, &sandboxes, alive);
@@ -99,7 +99,7 @@ async fn remove(cx: &Context, alive: &HashSet<String>) {
 }
 
 /// Stops and removes pods in the runtime that no source wants. Only called once every source was heard.
-async fn orphans(cx: &Context, manager: &Manager, present: &impl Fn(&str) -> bool) {
+async fn orphans(cx: &WorkerContext, manager: &Manager, present: &impl Fn(&str) -> bool) {
     let Ok(sandboxes) = cx.runtime.list_sandboxes(None).await else { return };
     let Ok(containers) = cx.runtime.list_containers(None).await else { return };
     let known = manager.uids();
@@ -134,7 +134,7 @@ async fn orphans(cx: &Context, manager: &Manager, present: &impl Fn(&str) -> boo
 
 /// Takes down volumes, folders and cgroups of pods that neither a source nor the runtime knows.
 async fn leftovers(
-    cx: &Arc<Context>,
+    cx: &Arc<WorkerContext>,
     manager: &Manager,
     present: &impl Fn(&str) -> bool,
     volumes: &mut Option<JoinHandle<()>>,
@@ -172,7 +172,7 @@ async fn leftovers(
 
 /// Takes down volumes and claims of pods that are gone, and volumes that no pod uses. Drivers may take their time: the others
 /// do not wait.
-async fn take_down(cx: Arc<Context>, uids: Vec<String>, with_claims: Vec<String>) {
+async fn take_down(cx: Arc<WorkerContext>, uids: Vec<String>, with_claims: Vec<String>) {
     for uid in with_claims {
         if let Err(error) = cx.claims.unprepare(&uid).await {
             tracing::warn!(pod_uid = uid, error, "Could not give back the resource claims of a pod that is gone");

@@ -113,7 +113,7 @@ async fn rotate_one(runtime: &dyn Runtime, settings: &Settings, id: String) {
 }
 
 /// Runs until shutdown.
-pub async fn run(cx: std::sync::Arc<crate::workers::context::Context>, shutdown: CancellationToken) {
+pub async fn run(cx: std::sync::Arc<crate::workers::context::WorkerContext>, shutdown: CancellationToken) {
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,

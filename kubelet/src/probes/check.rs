@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 /// Results of an attempt, before thresholds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ProbeOutcome {
     Success,
     /// Passed, with something a person should know (a redirect to another host).
     Warning(String),
@@ -19,13 +19,13 @@ pub(super) enum Outcome {
 }
 
 /// Inputs of an attempt besides the probe.
-pub(super) struct Target<'a> {
+pub(super) struct ProbeTarget<'a> {
     pub(super) container: &'a Container,
     pub(super) container_id: &'a str,
     pub(super) pod_ip: &'a str,
 }
 
-pub(super) async fn attempt(probe: &Probe, target: &Target<'_>, exec: &dyn Exec) -> Outcome {
+pub(super) async fn attempt(probe: &Probe, target: &ProbeTarget<'_>, exec: &dyn Exec) -> ProbeOutcome {
     let timeout = Duration::from_secs(u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1));
     if let Some(action) = &probe.exec {
         let command = action.command.clone().unwrap_or_default();
@@ -34,63 +34,66 @@ pub(super) async fn attempt(probe: &Probe, target: &Target<'_>, exec: &dyn Exec)
     if let Some(action) = &probe.http_get {
         return match http::Request::new(action, target.container, target.pod_ip, "kube-probe/1.35") {
             Ok(request) => get(&request, timeout).await,
-            Err(error) => Outcome::Error(error),
+            Err(error) => ProbeOutcome::Error(error),
         };
     }
     if let Some(action) = &probe.tcp_socket {
         let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(target.pod_ip);
         return match http::port_number(&action.port, target.container) {
             Ok(port) => connect(host, port, timeout).await,
-            Err(error) => Outcome::Error(error),
+            Err(error) => ProbeOutcome::Error(error),
         };
     }
     if let Some(action) = &probe.grpc {
         let service = action.service.as_deref().unwrap_or_default();
         return match u16::try_from(action.port) {
             Ok(port) => health(target.pod_ip, port, service, timeout).await,
-            Err(_) => Outcome::Error(format!("invalid port number: {}", action.port)),
+            Err(_) => ProbeOutcome::Error(format!("invalid port number: {}", action.port)),
         };
     }
-    Outcome::Error(format!("missing probe handler for {}", target.container.name))
+    ProbeOutcome::Error(format!("missing probe handler for {}", target.container.name))
 }
 
-async fn run(exec: &dyn Exec, container_id: &str, command: &[String], timeout: Duration) -> Outcome {
+async fn run(exec: &dyn Exec, container_id: &str, command: &[String], timeout: Duration) -> ProbeOutcome {
     match exec.exec_sync(container_id, command, timeout).await {
-        Ok(output) if output.exit_code == 0 => Outcome::Success,
-        Ok(output) => Outcome::Failure(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()),
-        Err(error) if error.is_timeout() => Outcome::Failure(format!(
+        Ok(output) if output.exit_code == 0 => ProbeOutcome::Success,
+        Ok(output) => {
+            ProbeOutcome::Failure(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+        }
+        Err(error) if error.is_timeout() => ProbeOutcome::Failure(format!(
             "command timed out: {:?} timed out after {}s",
             command.join(" "),
             timeout.as_secs()
         )),
-        Err(error) => Outcome::Error(error.to_string()),
+        Err(error) => ProbeOutcome::Error(error.to_string()),
     }
 }
 
-async fn get(request: &http::Request, timeout: Duration) -> Outcome {
+async fn get(request: &http::Request, timeout: Duration) -> ProbeOutcome {
     match http::send(request, timeout).await {
         Ok(answer) => match (answer.status, answer.redirected_to) {
-            (200..400, Some(location)) => {
-                Outcome::Warning(format!("Probe terminated redirects, Response body: {} ({location})", answer.body))
-            }
-            (200..400, None) => Outcome::Success,
-            (status, _) => Outcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
+            (200..400, Some(location)) => ProbeOutcome::Warning(format!(
+                "Probe terminated redirects, Response body: {} ({location})",
+                answer.body
+            )),
+            (200..400, None) => ProbeOutcome::Success,
+            (status, _) => ProbeOutcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
         },
-        Err(error) => Outcome::Failure(error),
+        Err(error) => ProbeOutcome::Failure(error),
     }
 }
 
-async fn connect(host: &str, port: u16, timeout: Duration) -> Outcome {
+async fn connect(host: &str, port: u16, timeout: Duration) -> ProbeOutcome {
     let shown = host_port::join(host, port);
     match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
-        Ok(Ok(_)) => Outcome::Success,
-        Ok(Err(error)) => Outcome::Failure(format!("dial tcp {shown}: connect: {}", http::reason(&error))),
-        Err(_) => Outcome::Failure(format!("dial tcp {shown}: i/o timeout")),
+        Ok(Ok(_)) => ProbeOutcome::Success,
+        Ok(Err(error)) => ProbeOutcome::Failure(format!("dial tcp {shown}: connect: {}", http::reason(&error))),
+        Err(_) => ProbeOutcome::Failure(format!("dial tcp {shown}: i/o timeout")),
     }
 }
 
 /// `grpc.health.v1.Health/Check`: one string in, one enum out.
-async fn health(host: &str, port: u16, service: &str, timeout: Duration) -> Outcome {
+async fn health(host: &str, port: u16, service: &str, timeout: Duration) -> ProbeOutcome {
     let call = async {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", host_port::join(host, port)));
         let endpoint = endpoint.map_err(|error| error.to_string())?.user_agent("kube-probe/1.35");
@@ -104,12 +107,13 @@ async fn health(host: &str, port: u16, service: &str, timeout: Duration) -> Outc
         client.unary(request, path, codec).await.map_err(|status| status.message().to_owned())
     };
     match tokio::time::timeout(timeout, call).await {
-        Ok(Ok(response)) if response.get_ref().status == SERVING => Outcome::Success,
-        Ok(Ok(response)) => {
-            Outcome::Failure(format!("service unhealthy (responded with {:?})", status_name(response.get_ref().status)))
-        }
-        Ok(Err(error)) => Outcome::Failure(format!("error: {error}")),
-        Err(_) => Outcome::Failure(format!("timeout: health rpc did not complete within {}s", timeout.as_secs())),
+        Ok(Ok(response)) if response.get_ref().status == SERVING => ProbeOutcome::Success,
+        Ok(Ok(response)) => ProbeOutcome::Failure(format!(
+            "service unhealthy (responded with {:?})",
+            status_name(response.get_ref().status)
+        )),
+        Ok(Err(error)) => ProbeOutcome::Failure(format!("error: {error}")),
+        Err(_) => ProbeOutcome::Failure(format!("timeout: health rpc did not complete within {}s", timeout.as_secs())),
     }
 }
 

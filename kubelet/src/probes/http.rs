@@ -30,7 +30,7 @@ pub struct Request {
 
 /// Response to the probe.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ProbeResponse {
     /// The status code of the last answer.
     pub status: u16,
     /// The beginning of its body.
@@ -90,7 +90,7 @@ pub fn port_number(port: &IntOrString, container: &Container) -> Result<u16, Str
 ///
 /// # Errors
 /// What went wrong on the way, in words for an event.
-pub async fn send(request: &Request, timeout: Duration) -> Result<Answer, String> {
+pub async fn send(request: &Request, timeout: Duration) -> Result<ProbeResponse, String> {
     let url = url(request);
     let work = async {
         let mut request = request.clone();
@@ -99,7 +99,7 @@ pub async fn send(request: &Request, timeout: Duration) -> Result<Answer, String
             let Some(location) = location.filter(|_| (300..400).contains(&answer.status)) else { return Ok(answer) };
             match follow(&request, &location) {
                 Some(next) => request = next,
-                None => return Ok(Answer { redirected_to: Some(location), ..answer }),
+                None => return Ok(ProbeResponse { redirected_to: Some(location), ..answer }),
             }
         }
         Err(format!("stopped after {REDIRECT_LIMIT} redirects"))
@@ -135,7 +135,7 @@ fn follow(request: &Request, location: &str) -> Option<Request> {
     Some(next)
 }
 
-async fn exchange(request: &Request) -> Result<(Answer, Option<String>), String> {
+async fn exchange(request: &Request) -> Result<(ProbeResponse, Option<String>), String> {
     let dial = |error: std::io::Error| format!("dial tcp {}: connect: {}", authority(request), reason(&error));
     let stream = TcpStream::connect((request.host.as_str(), request.port)).await.map_err(dial)?;
     if !request.secure {
@@ -160,7 +160,7 @@ pub(super) fn reason(error: &std::io::Error) -> String {
     }
 }
 
-async fn over<S>(stream: S, request: &Request) -> Result<(Answer, Option<String>), String>
+async fn over<S>(stream: S, request: &Request) -> Result<(ProbeResponse, Option<String>), String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -179,7 +179,7 @@ where
         // A longer body is no failure: only its beginning is of use.
         let body = Limited::new(response.into_body(), BODY_LIMIT).collect().await;
         let body = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
-        Ok((Answer { status, body, redirected_to: None }, location))
+        Ok((ProbeResponse { status, body, redirected_to: None }, location))
     };
     tokio::pin!(exchange);
     tokio::select! {

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 const UPDATES: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct ProbeKey {
     pod_uid: String,
     container: String,
     kind: ProbeKind,
@@ -54,7 +54,7 @@ pub struct Manager {
     exec: Arc<dyn Exec>,
     events: Arc<dyn EventSink>,
     updates: mpsc::Sender<ProbeUpdate>,
-    workers: Mutex<HashMap<Key, Running>>,
+    workers: Mutex<HashMap<ProbeKey, Running>>,
     /// By pod uid and container: whether it counts as started.
     started: Mutex<HashMap<(String, String), Gate>>,
 }
@@ -96,7 +96,7 @@ impl Manager {
         let told = pods::told(pod, &container.name, &running.container_id);
         let started = self.gate(&pod_uid, container, running, told);
         for (kind, probe) in probes(container) {
-            let key = Key { pod_uid: pod_uid.clone(), container: container.name.clone(), kind };
+            let key = ProbeKey { pod_uid: pod_uid.clone(), container: container.name.clone(), kind };
             let mut workers = self.workers.lock();
             let first = first_result(kind, told);
             let known = workers.get(&key).filter(|known| known.container_id == running.container_id);
@@ -148,12 +148,12 @@ impl Probes for Manager {
     }
 
     fn retain(&self, pod_uid: &str, running: &[RunningContainer]) {
-        let alive = |key: &Key| running.iter().any(|container| container.name == key.container);
+        let alive = |key: &ProbeKey| running.iter().any(|container| container.name == key.container);
         self.workers.lock().retain(|key, _| key.pod_uid != pod_uid || alive(key));
     }
 
     fn stop_liveness(&self, pod_uid: &str) {
-        let stops = |key: &Key| key.pod_uid == pod_uid && key.kind != ProbeKind::Readiness;
+        let stops = |key: &ProbeKey| key.pod_uid == pod_uid && key.kind != ProbeKind::Readiness;
         self.workers.lock().retain(|key, _| !stops(key));
     }
 
@@ -163,7 +163,7 @@ impl Probes for Manager {
     }
 
     fn result(&self, pod_uid: &str, container: &str, kind: ProbeKind, container_id: &str) -> Option<ProbeResult> {
-        let key = Key { pod_uid: pod_uid.to_owned(), container: container.to_owned(), kind };
+        let key = ProbeKey { pod_uid: pod_uid.to_owned(), container: container.to_owned(), kind };
         let workers = self.workers.lock();
         let worker = workers.get(&key).filter(|worker| worker.container_id == container_id)?;
         Some(worker.shared.result())

@@ -4,20 +4,20 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use shared::metrics::{CounterVec, HistogramVec, Page, default_buckets};
+use shared::metrics::{CounterVec, HistogramVec, MetricsPage, default_buckets};
 
 use super::ProbeKind;
-use super::check::Outcome;
+use super::check::ProbeOutcome;
 use crate::pods;
 
 struct Families {
-    page: Page,
+    page: MetricsPage,
     results: CounterVec,
     durations: HistogramVec,
 }
 
 static FAMILIES: LazyLock<Families> = LazyLock::new(|| {
-    let page = Page::default();
+    let page = MetricsPage::default();
     let labels = ["probe_type", "result", "container", "pod", "namespace", "pod_uid"];
     let help = "[BETA] Number of probes of a container, by kind and result";
     let results = page.counter("prober_probe_total", help, &labels);
@@ -64,11 +64,11 @@ impl Counted {
     }
 
     /// Counts one attempt.
-    pub(super) fn attempt(&self, outcome: &Outcome, took: Duration) {
+    pub(super) fn attempt(&self, outcome: &ProbeOutcome, took: Duration) {
         let result = match outcome {
-            Outcome::Success | Outcome::Warning(_) => RESULTS[0],
-            Outcome::Failure(_) => RESULTS[1],
-            Outcome::Error(_) => RESULTS[2],
+            ProbeOutcome::Success | ProbeOutcome::Warning(_) => RESULTS[0],
+            ProbeOutcome::Failure(_) => RESULTS[1],
+            ProbeOutcome::Error(_) => RESULTS[2],
         };
         FAMILIES.results.with_label_values(&self.result_labels(result)).inc();
         if result != RESULTS[1] {
@@ -97,8 +97,8 @@ mod tests {
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}})).expect("pod");
         let counted = Counted::new(ProbeKind::Liveness, &pod, "c");
-        counted.attempt(&Outcome::Success, Duration::from_millis(3));
-        counted.attempt(&Outcome::Failure("no".to_owned()), Duration::from_millis(3));
+        counted.attempt(&ProbeOutcome::Success, Duration::from_millis(3));
+        counted.attempt(&ProbeOutcome::Failure("no".to_owned()), Duration::from_millis(3));
         let text = super::text();
         let labels = r#"container="c",namespace="n",pod="p",pod_uid="u",probe_type="Liveness",result"#;
         for wanted in [

@@ -1,6 +1,6 @@
 //! One probe of one container: the pure state of its thresholds, and the loop around it.
 
-use super::check::{Outcome, Target, attempt};
+use super::check::{ProbeOutcome, ProbeTarget, attempt};
 use super::metrics::Counted;
 use super::{ProbeKind, ProbeResult, ProbeUpdate, RunningContainer};
 use crate::cri::Exec;
@@ -146,12 +146,12 @@ impl Worker {
         initial.saturating_sub(Duration::try_from(age).unwrap_or_default())
     }
 
-    async fn attempt(&self) -> Outcome {
+    async fn attempt(&self) -> ProbeOutcome {
         let target =
-            Target { container: &self.container, container_id: &self.running.container_id, pod_ip: &self.pod_ip };
+            ProbeTarget { container: &self.container, container_id: &self.running.container_id, pod_ip: &self.pod_ip };
         let mut outcome = attempt(&self.probe, &target, &*self.exec).await;
         for _ in 1..ATTEMPTS {
-            if !matches!(outcome, Outcome::Error(_)) {
+            if !matches!(outcome, ProbeOutcome::Error(_)) {
                 break;
             }
             outcome = attempt(&self.probe, &target, &*self.exec).await;
@@ -160,23 +160,23 @@ impl Worker {
     }
 
     /// Reports what a person should know; `None` when the attempt says nothing about the container.
-    fn report(&self, outcome: &Outcome) -> Option<bool> {
+    fn report(&self, outcome: &ProbeOutcome) -> Option<bool> {
         let name = self.kind.name();
         let field = field_path(&self.pod, &self.container.name);
         let warn = |reason: &str, message: String| {
             self.events.pod(&self.pod, &field, EventType::Warning, reason, &message);
         };
         match outcome {
-            Outcome::Success => Some(true),
-            Outcome::Warning(text) => {
+            ProbeOutcome::Success => Some(true),
+            ProbeOutcome::Warning(text) => {
                 warn("ProbeWarning", format!("{name} probe warning: {text}"));
                 Some(true)
             }
-            Outcome::Failure(text) => {
+            ProbeOutcome::Failure(text) => {
                 warn("Unhealthy", format!("{name} probe failed: {text}"));
                 Some(false)
             }
-            Outcome::Error(text) => {
+            ProbeOutcome::Error(text) => {
                 warn("Unhealthy", format!("{name} probe errored and resulted in unknown state: {text}"));
                 None
             }

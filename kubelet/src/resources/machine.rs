@@ -148,7 +148,7 @@ pub fn reservation(of: &BTreeMap<String, String>, compressible: bool) -> BTreeMa
 }
 
 /// Looks whether this kernel counts the swap of cgroups.
-pub fn swap_is_limited(version: CgroupVersion) -> bool {
+pub(super) fn swap_is_limited(version: CgroupVersion) -> bool {
     if version == CgroupVersion::V1 {
         return Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
     }

@@ -165,7 +165,7 @@ impl Server {
         };
         let (sender, receiver) = mpsc::channel(16);
         self.streams.spawn(async move {
-            let reader = Reader { path, id, runtime, options };
+            let reader = LogReader { path, id, runtime, options };
             if let Err(problem) = reader.run(&sender).await {
                 let _ = sender.send(Bytes::from(format!("{problem}\n"))).await;
             }
@@ -250,14 +250,14 @@ impl Lines {
     }
 }
 
-struct Reader {
+struct LogReader {
     path: PathBuf,
     id: String,
     runtime: Arc<dyn Runtime>,
     options: Options,
 }
 
-impl Reader {
+impl LogReader {
     async fn run(&self, out: &mpsc::Sender<Bytes>) -> Result<(), String> {
         let failed = |problem: std::io::Error| {
             format!("failed to try resolving symlinks in path {:?}: {problem}", self.path.display().to_string())

@@ -111,7 +111,7 @@ pub enum Port {
 }
 
 /// Client of a connection.
-struct Peer {
+struct ClientPeer {
     port: Port,
     /// Certificates that it showed, its own first.
     chain: Vec<CertificateDer<'static>>,
@@ -179,7 +179,7 @@ impl Server {
     ) {
         let standing = stream.standing().clone();
         let Some(acceptor) = acceptor else {
-            self.serve(stream, Peer { port, chain: Vec::new(), standing }, false).await;
+            self.serve(stream, ClientPeer { port, chain: Vec::new(), standing }, false).await;
             return;
         };
         match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
@@ -188,14 +188,14 @@ impl Server {
                 let is_http2 = session.alpn_protocol() == Some(b"h2");
                 let chain = session.peer_certificates().into_iter().flatten();
                 let chain = chain.map(|certificate| certificate.clone().into_owned()).collect();
-                self.serve(stream, Peer { port, chain, standing }, is_http2).await;
+                self.serve(stream, ClientPeer { port, chain, standing }, is_http2).await;
             }
             Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
         }
     }
 
-    async fn serve<S>(self: Arc<Self>, stream: S, peer: Peer, is_http2: bool)
+    async fn serve<S>(self: Arc<Self>, stream: S, peer: ClientPeer, is_http2: bool)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -214,12 +214,12 @@ impl Server {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: &Peer) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, peer: &ClientPeer) -> Answer {
         if peer.port == Port::Health {
             return self.health_only(request.uri().path());
         }
         let is_read_only = peer.port == Port::ReadOnly;
-        let _counted = metrics::Request::begin(request.method().as_str(), request.uri().path(), is_read_only);
+        let _counted = metrics::CountedRequest::begin(request.method().as_str(), request.uri().path(), is_read_only);
         if peer.port == Port::Secure {
             if let Err(refusal) = self.access.check(&request, &peer.chain).await {
                 return refusal;

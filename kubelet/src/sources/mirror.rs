@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum MirrorAction {
     /// Make the mirror pod of this static pod.
     Create(Arc<Pod>),
     /// Remove this mirror pod.
@@ -29,19 +29,19 @@ pub enum Step {
 }
 
 /// Plans the steps so that every static pod has its mirror and nothing else has one.
-pub fn plan(statics: &[Arc<Pod>], mirrors: &[Arc<Pod>]) -> Vec<Step> {
+pub fn plan(statics: &[Arc<Pod>], mirrors: &[Arc<Pod>]) -> Vec<MirrorAction> {
     let names: HashSet<String> = statics.iter().map(|pod| pods::full_name(pod)).collect();
     let orphans = mirrors.iter().filter(|mirror| !names.contains(&pods::full_name(mirror)));
-    let mut steps: Vec<Step> = orphans.map(|mirror| Step::Delete(Arc::clone(mirror))).collect();
+    let mut steps: Vec<MirrorAction> = orphans.map(|mirror| MirrorAction::Delete(Arc::clone(mirror))).collect();
     for pod in statics {
         let full_name = pods::full_name(pod);
         let hash = pods::annotation(pod, annotations::HASH);
         match mirrors.iter().find(|mirror| pods::full_name(mirror) == full_name) {
-            None => steps.push(Step::Create(Arc::clone(pod))),
+            None => steps.push(MirrorAction::Create(Arc::clone(pod))),
             Some(mirror) => {
                 let same = pods::annotation(mirror, annotations::MIRROR) == hash;
                 if !same || mirror.metadata.deletion_timestamp.is_some() {
-                    steps.push(Step::Delete(Arc::clone(mirror)));
+                    steps.push(MirrorAction::Delete(Arc::clone(mirror)));
                 }
             }
         }
@@ -69,14 +69,14 @@ pub fn mirror(pod: &Pod, node_uid: &str) -> Pod {
     mirror
 }
 
-async fn execute(client: &kube::Client, step: Step, node_uid: &str) -> Result<(), String> {
+async fn execute(client: &kube::Client, step: MirrorAction, node_uid: &str) -> Result<(), String> {
     let result = match step {
-        Step::Create(pod) => {
+        MirrorAction::Create(pod) => {
             let api: Api<Pod> = Api::namespaced(client.clone(), pods::namespace(&pod));
             let mirror = mirror(&pod, node_uid);
             tokio::time::timeout(DEADLINE, api.create(&PostParams::default(), &mirror)).await.map(|made| made.map(drop))
         }
-        Step::Delete(pod) => {
+        MirrorAction::Delete(pod) => {
             let api: Api<Pod> = Api::namespaced(client.clone(), pods::namespace(&pod));
             let params = DeleteParams {
                 grace_period_seconds: Some(0),
@@ -122,7 +122,7 @@ pub async fn run(
         for step in plan(&statics, &mirrors) {
             if let Err(error) = execute(&client, step.clone(), &uid).await {
                 let pod = match &step {
-                    Step::Create(pod) | Step::Delete(pod) => pods::describe(pod),
+                    MirrorAction::Create(pod) | MirrorAction::Delete(pod) => pods::describe(pod),
                 };
                 tracing::error!(pod, error, "Failed to bring a mirror pod to the API server");
                 wait = RETRY;
@@ -148,10 +148,10 @@ mod tests {
         let old = pod("one", json!({annotations::MIRROR: "0"}));
         let orphan = pod("gone", json!({annotations::MIRROR: "9"}));
         let statics = [one.clone()];
-        assert_eq!(plan(&statics, &[]), [Step::Create(one)]);
+        assert_eq!(plan(&statics, &[]), [MirrorAction::Create(one)]);
         assert_eq!(plan(&statics, std::slice::from_ref(&copy)), []);
-        assert_eq!(plan(&statics, std::slice::from_ref(&old)), [Step::Delete(old.clone())]);
-        assert_eq!(plan(&[], std::slice::from_ref(&orphan)), [Step::Delete(orphan.clone())]);
+        assert_eq!(plan(&statics, std::slice::from_ref(&old)), [MirrorAction::Delete(old.clone())]);
+        assert_eq!(plan(&[], std::slice::from_ref(&orphan)), [MirrorAction::Delete(orphan.clone())]);
         let owner = &copy.metadata.owner_references.as_ref().expect("owner")[0];
         assert_eq!((owner.kind.as_str(), owner.uid.as_str()), ("Node", "node-uid"));
         assert_eq!(copy.metadata.uid, None);

@@ -39,7 +39,7 @@ const OWN_CONDITIONS: [&str; 8] = [
     TRANSIENT[1],
 ];
 
-struct Entry {
+struct StatusEntry {
     pod: Arc<Pod>,
     status: PodStatus,
     /// Status that the API server has, as far as is known, and since which revision.
@@ -54,7 +54,7 @@ struct Entry {
 /// The status room's door.
 pub struct Writer {
     client: Option<kube::Client>,
-    entries: Mutex<HashMap<String, Entry>>,
+    entries: Mutex<HashMap<String, StatusEntry>>,
     queue: Queue<String>,
     manager: OnceLock<Arc<Manager>>,
 }
@@ -68,7 +68,7 @@ fn document(status: Option<&PodStatus>) -> Value {
 }
 
 /// Results of a write.
-enum Outcome {
+enum StatusWriteOutcome {
     Done,
     Again,
 }
@@ -122,8 +122,8 @@ impl Writer {
     async fn work(&self) {
         while let Some(uid) = self.queue.get().await {
             match self.write(&uid).await {
-                Ok(Outcome::Done) => self.queue.forget(&uid),
-                Ok(Outcome::Again) => self.queue.add_rate_limited(uid.clone()),
+                Ok(StatusWriteOutcome::Done) => self.queue.forget(&uid),
+                Ok(StatusWriteOutcome::Again) => self.queue.add_rate_limited(uid.clone()),
                 Err(error) => {
                     tracing::warn!(pod_uid = uid, error, "Failed to update status for pod");
                     self.queue.add_rate_limited(uid.clone());
@@ -133,22 +133,22 @@ impl Writer {
         }
     }
 
-    async fn write(&self, uid: &str) -> Result<Outcome, String> {
-        let Some(client) = &self.client else { return Ok(Outcome::Done) };
+    async fn write(&self, uid: &str) -> Result<StatusWriteOutcome, String> {
+        let Some(client) = &self.client else { return Ok(StatusWriteOutcome::Done) };
         let (pod, mut status, base, reclaimed, continued) = {
             let entries = self.entries.lock();
-            let Some(entry) = entries.get(uid) else { return Ok(Outcome::Done) };
+            let Some(entry) = entries.get(uid) else { return Ok(StatusWriteOutcome::Done) };
             (Arc::clone(&entry.pod), entry.status.clone(), entry.base.clone(), entry.reclaimed, entry.continued)
         };
         let (target, base) = if pods::is_static(&pod) {
             let Some(mirror) = self.manager.get().and_then(|manager| manager.mirror(&pod)) else {
                 // It is written when the mirror pod appears.
-                return Ok(Outcome::Done);
+                return Ok(StatusWriteOutcome::Done);
             };
             let base = base.filter(|(known, _)| *known >= revision(&mirror)).map(|(_, base)| base);
             if !continued && is_of_beginning(&status, mirror.status.as_ref()) {
                 // The worker has been told of the mirror pod, and is about to say whether what was Ready still is.
-                return Ok(Outcome::Done);
+                return Ok(StatusWriteOutcome::Done);
             }
             let base = base.unwrap_or_else(|| document(mirror.status.as_ref()));
             keep_times(&base, &mut status);
@@ -173,10 +173,10 @@ impl Writer {
                         }
                     }
                 }
-                Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => return Ok(Outcome::Done),
+                Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => return Ok(StatusWriteOutcome::Done),
                 // Another pod has the name by now.
                 Ok(Err(kube::Error::Api(answer))) if answer.code == 409 && answer.message.contains("uid") => {
-                    return Ok(Outcome::Done);
+                    return Ok(StatusWriteOutcome::Done);
                 }
                 Ok(Err(error)) => return Err(error.to_string()),
                 Err(_) => return Err("the API server did not answer in time".to_owned()),
@@ -185,7 +185,7 @@ impl Writer {
         if reclaimed && target.metadata.deletion_timestamp.is_some() && !pods::is_mirror(&target) {
             return delete(&api, &target).await;
         }
-        Ok(Outcome::Done)
+        Ok(StatusWriteOutcome::Done)
     }
 
     fn put(&self, pod: &Arc<Pod>, status: &PodStatus, reclaimed: bool) {
@@ -195,7 +195,7 @@ impl Writer {
         }
         {
             let mut entries = self.entries.lock();
-            let entry = entries.entry(uid.clone()).or_insert_with(|| Entry {
+            let entry = entries.entry(uid.clone()).or_insert_with(|| StatusEntry {
                 pod: Arc::clone(pod),
                 status: status.clone(),
                 base: None,
@@ -254,20 +254,20 @@ fn patch_of(base: &Value, status: &PodStatus) -> Option<Value> {
 }
 
 /// Removes a stopped pod at once.
-async fn delete(api: &Api<Pod>, pod: &Pod) -> Result<Outcome, String> {
+async fn delete(api: &Api<Pod>, pod: &Pod) -> Result<StatusWriteOutcome, String> {
     let params = DeleteParams {
         grace_period_seconds: Some(0),
         preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
         ..DeleteParams::default()
     };
     match tokio::time::timeout(DEADLINE, api.delete(pods::name(pod), &params)).await {
-        Ok(Ok(_)) => Ok(Outcome::Done),
-        Ok(Err(kube::Error::Api(answer))) if matches!(answer.code, 404 | 409) => Ok(Outcome::Done),
+        Ok(Ok(_)) => Ok(StatusWriteOutcome::Done),
+        Ok(Err(kube::Error::Api(answer))) if matches!(answer.code, 404 | 409) => Ok(StatusWriteOutcome::Done),
         Ok(Err(error)) => {
             tracing::warn!(pod = %pods::describe(pod), %error, "Failed to delete status for pod");
-            Ok(Outcome::Again)
+            Ok(StatusWriteOutcome::Again)
         }
-        Err(_) => Ok(Outcome::Again),
+        Err(_) => Ok(StatusWriteOutcome::Again),
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 /// Nodes of the machine and how they are compared.
 #[derive(Clone, Debug, Default)]
-pub struct Numa {
+pub(super) struct Numa {
     nodes: Vec<u32>,
     /// Distances between nodes, by their places among the nodes; empty where the narrowest placement is the best.
     distances: Vec<Vec<u64>>,
@@ -23,7 +23,7 @@ impl Numa {
     ///
     /// # Errors
     /// The machine does not tell distances; upstream's text.
-    pub fn new(machine: &NumaNodes, prefer_closest: bool) -> Result<Self, String> {
+    pub(super) fn new(machine: &NumaNodes, prefer_closest: bool) -> Result<Self, String> {
         let mut numa = Self { nodes: machine.ids(), distances: Vec::new() };
         if prefer_closest {
             numa.distances = machine.0.values().map(|node| node.distances.clone()).collect();
@@ -35,12 +35,12 @@ impl Numa {
     }
 
     /// All nodes.
-    pub fn all(&self) -> NodeMask {
+    pub(super) fn all(&self) -> NodeMask {
         self.nodes.iter().copied().collect()
     }
 
     /// Number of nodes.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.nodes.len()
     }
 
@@ -140,7 +140,7 @@ fn best(numa: &Numa, lists: &[Vec<Hint>]) -> Hint {
 }
 
 /// Merges the hints of all providers: the placement, and whether the policy admits it.
-pub fn merge(policy: TopologyPolicy, numa: &Numa, providers: &[Hints]) -> (Hint, bool) {
+pub(super) fn merge(policy: TopologyPolicy, numa: &Numa, providers: &[Hints]) -> (Hint, bool) {
     let mut lists = by_resource(providers);
     if policy != TopologyPolicy::SingleNumaNode {
         let hint = best(numa, &lists);

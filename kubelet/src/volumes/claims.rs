@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(super) struct Claimed {
     /// Name of the persistent volume.
     pub(super) name: String,
-    pub(super) source: Source,
+    pub(super) source: VolumeSources,
     /// The claim is used read-only.
     pub(super) read_only: bool,
     pub(super) claim: Arc<PersistentVolumeClaim>,
@@ -32,19 +32,19 @@ impl Claimed {
     /// The plugin as metrics name it.
     pub(super) fn plugin(&self) -> Plugin {
         match &self.source {
-            Source::Path(_) => Plugin::own("host-path"),
-            Source::Local(_) | Source::Device(_) => Plugin::own("local-volume"),
-            Source::Nfs(_) => Plugin::own("nfs"),
-            Source::Disk(disk) => Plugin::own(disk.target.plugin()),
-            Source::Flex(volume) => Plugin::flex(&volume.driver),
-            Source::Csi(volume) => volume.plugin(),
+            VolumeSources::Path(_) => Plugin::own("host-path"),
+            VolumeSources::Local(_) | VolumeSources::Device(_) => Plugin::own("local-volume"),
+            VolumeSources::Nfs(_) => Plugin::own("nfs"),
+            VolumeSources::Disk(disk) => Plugin::own(disk.target.plugin()),
+            VolumeSources::Flex(volume) => Plugin::flex(&volume.driver),
+            VolumeSources::Csi(volume) => volume.plugin(),
         }
     }
 }
 
 /// Sources of persistent volumes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Source {
+pub(super) enum VolumeSources {
     /// A path on the node.
     Path(HostPathVolumeSource),
     /// A folder that is a disk of the node.
@@ -82,7 +82,7 @@ pub(super) async fn resolve(
     let persistent = persistent.map_err(|e| format!("failed to fetch PV {name} from API server: {e}"))?;
     use_of.check(&volume.name, persistent.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()))?;
     let source = match source(&persistent, &found, read_only)? {
-        Source::Csi(driver) => Source::Csi(Box::new(driver.used_as(&volume.name))),
+        VolumeSources::Csi(driver) => VolumeSources::Csi(Box::new(driver.used_as(&volume.name))),
         other => other,
     };
     let spec = persistent.spec.as_ref();
@@ -156,7 +156,11 @@ fn bound(claim: &PersistentVolumeClaim, made_for: Option<&Pod>) -> Result<String
 }
 
 /// The source of a persistent volume that is bound to a claim.
-fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, read_only: bool) -> Result<Source, String> {
+fn source(
+    persistent: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+    read_only: bool,
+) -> Result<VolumeSources, String> {
     let pv = persistent.metadata.name.as_deref().unwrap_or_default();
     let Some(spec) = &persistent.spec else { return Err(format!("PV {pv} has no source")) };
     let claimed = spec.claim_ref.as_ref().is_some_and(|reference| reference.uid == claim.metadata.uid);
@@ -167,22 +171,22 @@ fn source(persistent: &PersistentVolume, claim: &PersistentVolumeClaim, read_onl
     let persistent = migrated.as_ref().unwrap_or(persistent);
     let spec = persistent.spec.as_ref().unwrap_or(spec);
     if let Some(volume) = csi::Volume::persistent(persistent, read_only) {
-        return Ok(Source::Csi(Box::new(volume.migrated(migrated.is_some()))));
+        return Ok(VolumeSources::Csi(Box::new(volume.migrated(migrated.is_some()))));
     }
     let is_block = spec.volume_mode.as_deref() == Some("Block");
     if let Some(nfs) = spec.nfs.as_ref().filter(|_| !is_block) {
-        return Ok(Source::Nfs(nfs.clone()));
+        return Ok(VolumeSources::Nfs(nfs.clone()));
     }
     if let Some(disk) = disk(persistent, read_only)? {
-        return Ok(Source::Disk(Box::new(Disk { is_block, ..disk })));
+        return Ok(VolumeSources::Disk(Box::new(Disk { is_block, ..disk })));
     }
     if let Some(flex) = spec.flex_volume.as_ref().filter(|_| !is_block) {
-        return Ok(Source::Flex(Box::new(FlexVolume::persistent(pv, flex, read_only))));
+        return Ok(VolumeSources::Flex(Box::new(FlexVolume::persistent(pv, flex, read_only))));
     }
     match (&spec.host_path, &spec.local) {
-        (None, Some(local)) if is_block => Ok(Source::Device(local.path.clone().into())),
-        (None, Some(local)) => Ok(Source::Local(local.path.clone().into())),
-        (Some(source), _) if !is_block => Ok(Source::Path(source.clone())),
+        (None, Some(local)) if is_block => Ok(VolumeSources::Device(local.path.clone().into())),
+        (None, Some(local)) => Ok(VolumeSources::Local(local.path.clone().into())),
+        (Some(source), _) if !is_block => Ok(VolumeSources::Path(source.clone())),
         _ => Err(format!("no volume plugin matched for PV {pv}")),
     }
 }
@@ -263,8 +267,8 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).expect("volume")
         };
         let path = |pv: PersistentVolume| match source(&pv, &claim(json!({})), false)? {
-            Source::Path(source) => Ok::<_, String>((source.path, source.type_)),
-            Source::Local(path) => Ok((path.display().to_string(), Some("Directory".to_owned()))),
+            VolumeSources::Path(source) => Ok::<_, String>((source.path, source.type_)),
+            VolumeSources::Local(path) => Ok((path.display().to_string(), Some("Directory".to_owned()))),
             other => Err(format!("{other:?}")),
         };
         let made = || Some("DirectoryOrCreate".to_owned());
@@ -274,25 +278,25 @@ mod tests {
         let other = "found PV object pv with nil or unexpected ClaimRef.UID".to_owned();
         assert_eq!(path(pv("d", "hostPath", host_path)), Err(other));
         let nfs = source(&pv("c", "nfs", json!({"path": "/", "server": "s"})), &claim(json!({})), false);
-        assert!(matches!(nfs, Ok(Source::Nfs(_))), "{nfs:?}");
+        assert!(matches!(nfs, Ok(VolumeSources::Nfs(_))), "{nfs:?}");
         let old = pv("c", "awsElasticBlockStore", json!({"volumeID": "vol-1"}));
         let old = source(&old, &claim(json!({})), false);
-        let is_drivers = matches!(&old, Ok(Source::Csi(volume)) if volume.driver == "ebs.csi.aws.com");
+        let is_drivers = matches!(&old, Ok(VolumeSources::Csi(volume)) if volume.driver == "ebs.csi.aws.com");
         assert!(is_drivers, "{old:?}");
         let disk = json!({"targetPortal": "192.0.2.1", "iqn": "iqn.x", "lun": 0});
         let found = source(&pv("c", "iscsi", disk.clone()), &claim(json!({})), true);
-        assert!(matches!(&found, Ok(Source::Disk(disk)) if disk.read_only), "{found:?}");
+        assert!(matches!(&found, Ok(VolumeSources::Disk(disk)) if disk.read_only), "{found:?}");
         let mut block = pv("c", "iscsi", disk);
         block.spec.as_mut().expect("spec").volume_mode = Some("Block".to_owned());
         let found = source(&block, &claim(json!({})), false);
-        assert!(matches!(&found, Ok(Source::Disk(disk)) if disk.is_block), "{found:?}");
+        assert!(matches!(&found, Ok(VolumeSources::Disk(disk)) if disk.is_block), "{found:?}");
         let flex = source(&pv("c", "flexVolume", json!({"driver": "d"})), &claim(json!({})), true);
-        assert!(matches!(&flex, Ok(Source::Flex(flex)) if flex.read_only), "{flex:?}");
+        assert!(matches!(&flex, Ok(VolumeSources::Flex(flex)) if flex.read_only), "{flex:?}");
         let none = pv("c", "glusterfs", json!({"endpoints": "e", "path": "p"}));
         assert_eq!(path(none), Err("no volume plugin matched for PV pv".to_owned()));
         let mut device = pv("c", "local", json!({"path": "/dev/x"}));
         device.spec.as_mut().expect("spec").volume_mode = Some("Block".to_owned());
-        assert_eq!(source(&device, &claim(json!({})), false), Ok(Source::Device("/dev/x".into())));
+        assert_eq!(source(&device, &claim(json!({})), false), Ok(VolumeSources::Device("/dev/x".into())));
     }
 
     #[test]

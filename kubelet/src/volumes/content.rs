@@ -16,7 +16,7 @@ use std::sync::Arc;
 const DEFAULT_MODE: i32 = 0o644;
 
 /// Inputs of the contents.
-pub(super) struct Context<'a> {
+pub(super) struct ContentInputs<'a> {
     pub(super) pod: &'a Pod,
     pub(super) facts: &'a PodFacts,
     pub(super) objects: &'a dyn ObjectSource,
@@ -24,7 +24,7 @@ pub(super) struct Context<'a> {
 }
 
 /// The files of a volume; `None` for kinds of volume whose files are not the kubelet's.
-pub(super) async fn payload(context: &Context<'_>, volume: &Volume) -> Result<Option<Payload>, String> {
+pub(super) async fn payload(context: &ContentInputs<'_>, volume: &Volume) -> Result<Option<Payload>, String> {
     let mut payload = Payload::new();
     if let Some(source) = &volume.config_map {
         let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
@@ -47,7 +47,7 @@ pub(super) async fn payload(context: &Context<'_>, volume: &Volume) -> Result<Op
     Ok(Some(payload))
 }
 
-impl Context<'_> {
+impl ContentInputs<'_> {
     fn namespace(&self) -> &str {
         self.pod.metadata.namespace.as_deref().unwrap_or_default()
     }

@@ -40,7 +40,7 @@ pub(super) async fn give(
 
 /// A file system to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct MountRequest {
     source: String,
     /// The file system's type; none for a bind.
     kind: Option<&'static str>,
@@ -53,7 +53,7 @@ fn options(own: &[&str], read_only: bool, more: &[String]) -> BTreeSet<String> {
     own.chain(more.iter().cloned()).collect()
 }
 
-impl Request {
+impl MountRequest {
     /// An export of an NFS server.
     pub(super) fn nfs(source: &NFSVolumeSource, read_only: bool, more: &[String]) -> Self {
         let is_v6 = source.server.parse::<Ipv6Addr>().is_ok();
@@ -142,11 +142,11 @@ mod tests {
         let more = ["nfsvers=4.1".to_owned(), "hard".to_owned()];
         let folder = Path::new("/disk");
         for (request, expected) in [
-            (Request::nfs(&export("server"), false, &[]), "-t nfs server:/export /t"),
-            (Request::nfs(&export("server"), true, &more), "-t nfs -o hard,nfsvers=4.1,ro server:/export /t"),
-            (Request::nfs(&export("fd00::1"), false, &[]), "-t nfs [fd00::1]:/export /t"),
-            (Request::bind(folder, false, &[]), "-o bind /disk /t"),
-            (Request::bind(folder, true, &["bind".to_owned()]), "-o bind,ro /disk /t"),
+            (MountRequest::nfs(&export("server"), false, &[]), "-t nfs server:/export /t"),
+            (MountRequest::nfs(&export("server"), true, &more), "-t nfs -o hard,nfsvers=4.1,ro server:/export /t"),
+            (MountRequest::nfs(&export("fd00::1"), false, &[]), "-t nfs [fd00::1]:/export /t"),
+            (MountRequest::bind(folder, false, &[]), "-o bind /disk /t"),
+            (MountRequest::bind(folder, true, &["bind".to_owned()]), "-o bind,ro /disk /t"),
         ] {
             assert_eq!(request.arguments(Path::new("/t")).join(" "), expected);
         }
@@ -156,7 +156,7 @@ mod tests {
     async fn a_mount_that_fails_leaves_nothing_and_says_why() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("pod/volume");
-        let request = Request::nfs(&export("server"), false, &[]);
+        let request = MountRequest::nfs(&export("server"), false, &[]);
         let failure = request.mount("false", &target).await.expect_err("it fails");
         let at = target.display();
         let expected = format!(
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(failure, expected);
         assert!(!target.exists());
         assert!(request.mount("no-such-program", &target).await.is_err());
-        let option = Request::nfs(&export("-osuid"), false, &[]).mount("true", &target).await;
+        let option = MountRequest::nfs(&export("-osuid"), false, &[]).mount("true", &target).await;
         assert_eq!(option, Err("invalid source \"-osuid:/export\"".to_owned()));
         assert_eq!(request.mount("true", &target).await, Ok(true));
         // Where something is mounted, nothing is mounted again.

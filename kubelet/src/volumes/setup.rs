@@ -1,17 +1,17 @@
 //! Setting up and refreshing the volumes of one pod.
 
-use super::claims::{self, Claimed, Source, Use};
-use super::content::{Context, payload};
+use super::claims::{self, Claimed, Use, VolumeSources};
+use super::content::{ContentInputs, payload};
 use super::disks::{Disk, DiskTarget, Disks};
 use super::empty_dir::{empty_dir, make_folder, memory_size};
 use super::flex::{Flex, FlexVolume};
-use super::helper::{self, Request, give};
+use super::helper::{self, MountRequest, give};
 use super::metrics::{self, Plugin, VolumeOperation, Worlds};
 use super::tokens::Tokens;
-use super::usage::{Known, Usage, VolumeUsage};
+use super::usage::{KnownUsage, Usage, VolumeUsage};
 use super::{MountedVolume, VolumeError, hostpath, mounts, writer};
 use crate::blocking::{Lane, MOUNTING, STATISTICS, WALKS, blocking};
-use crate::csi::{self, Csi, Failure, Group, Ready};
+use crate::csi::{self, Csi, Ready, VolumeFailure, VolumeGroup};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -38,10 +38,10 @@ pub(super) struct Inner {
     pub(super) disks: Disks,
     pub(super) flex: Flex,
     /// Claims of pods as they were last made ready, by uid and volume.
-    pub(super) claims: Mutex<HashMap<(String, String), (String, Source)>>,
+    pub(super) claims: Mutex<HashMap<(String, String), (String, VolumeSources)>>,
     /// Names of the persistent volumes of those claims.
     pub(super) names: Mutex<HashMap<(String, String), String>>,
-    pub(super) usage: Mutex<Known>,
+    pub(super) usage: Mutex<KnownUsage>,
     pub(super) worlds: Worlds,
     /// The node as the API server has it.
     pub(super) node: ArcSwapOption<Node>,
@@ -50,12 +50,12 @@ pub(super) struct Inner {
 /// Steps of making volumes ready, as upstream's events name them.
 pub(super) const SET_UP: &str = "MountVolume.SetUp";
 
-fn failed_step(failure: &Failure, is_block: bool) -> (&'static str, String) {
+fn failed_step(failure: &VolumeFailure, is_block: bool) -> (&'static str, String) {
     let (step, error) = match failure {
-        Failure::Attach(error) => (["MountVolume.WaitForAttach", "MapVolume.WaitForAttach"], error),
-        Failure::Stage(error) => (["MountVolume.MountDevice", "MapVolume.SetUpDevice"], error),
-        Failure::Publish(error) => ([SET_UP, "MapVolume.MapPodDevice"], error),
-        Failure::Expand(error) => (["MountVolume.NodeExpandVolume", "MapVolume.NodeExpandVolume"], error),
+        VolumeFailure::Attach(error) => (["MountVolume.WaitForAttach", "MapVolume.WaitForAttach"], error),
+        VolumeFailure::Stage(error) => (["MountVolume.MountDevice", "MapVolume.SetUpDevice"], error),
+        VolumeFailure::Publish(error) => ([SET_UP, "MapVolume.MapPodDevice"], error),
+        VolumeFailure::Expand(error) => (["MountVolume.NodeExpandVolume", "MapVolume.NodeExpandVolume"], error),
     };
     (step[usize::from(is_block)], error.clone())
 }
@@ -127,32 +127,32 @@ impl Inner {
             return ready.map(Some).map_err(|message| set_up(&volume.name, message));
         };
         let ready = match claimed.source {
-            Source::Csi(_) if Use::of(pod, &volume.name).is_none() => return Ok(None),
-            Source::Csi(volume) => {
+            VolumeSources::Csi(_) if Use::of(pod, &volume.name).is_none() => return Ok(None),
+            VolumeSources::Csi(volume) => {
                 let ready = self.publish(pod, &volume, gone).await?;
                 let grown = self.csi.expand(pod, &volume, &claimed.claim).await;
                 grown.map_err(|failure| driver_error(&failure, &volume))?;
                 ready
             }
-            Source::Device(path) => {
+            VolumeSources::Device(path) => {
                 let found = MOUNTING.run(move || device(path)).await;
                 found.map_err(|message| set_up(&claimed.name, message))?
             }
-            Source::Local(path) => {
+            VolumeSources::Local(path) => {
                 let bound = self.bind(pod, &claimed.name, path, (claimed.read_only, &claimed.options)).await;
                 bound.map_err(|message| set_up(&claimed.name, message))?
             }
-            Source::Disk(disk) => {
+            VolumeSources::Disk(disk) => {
                 let at = (pod, claimed.name.as_str());
                 self.mount_disk(at, *disk, gone).await?
             }
-            Source::Flex(volume) => self.mount_flex(pod, &volume, gone).await?,
-            Source::Nfs(source) => {
-                let request = Request::nfs(&source, claimed.read_only, &claimed.options);
+            VolumeSources::Flex(volume) => self.mount_flex(pod, &volume, gone).await?,
+            VolumeSources::Nfs(source) => {
+                let request = MountRequest::nfs(&source, claimed.read_only, &claimed.options);
                 let mounted = self.help(pod, "nfs", &claimed.name, &request).await;
                 mounted.map_err(|message| set_up(&claimed.name, message))?.0
             }
-            Source::Path(source) => {
+            VolumeSources::Path(source) => {
                 let (path, kind) = (PathBuf::from(&source.path), source.type_.unwrap_or_default());
                 let checked = MOUNTING.run(move || hostpath::check(&path, &kind)).await;
                 checked.map_err(|message| set_up(&claimed.name, message))?
@@ -191,7 +191,7 @@ impl Inner {
         pod: &Pod,
         plugin: &str,
         name: &str,
-        request: &Request,
+        request: &MountRequest,
     ) -> Result<(MountedVolume, bool), String> {
         let folder = self.folder(pod, plugin, name);
         let is_new = request.mount(helper::MOUNT, &folder).await?;
@@ -254,7 +254,7 @@ impl Inner {
         (read_only, options): (bool, &[String]),
     ) -> Result<MountedVolume, String> {
         const PLUGIN: &str = "local-volume";
-        let request = Request::bind(&path, read_only, options);
+        let request = MountRequest::bind(&path, read_only, options);
         MOUNTING.run(move || hostpath::check(&path, "Directory")).await?;
         let (mounted, is_new) = self.help(pod, PLUGIN, name, &request).await?;
         let Some(group) = driver_group(pod).filter(|_| is_new && !read_only) else { return Ok(mounted) };
@@ -299,7 +299,7 @@ impl Inner {
     }
 
     /// Numbers of a volume; none for kinds that have none: a path of the node is not the pod's.
-    async fn usage_of(&self, pod: &Pod, volume: &Volume, claimed: Option<Source>) -> Option<Usage> {
+    async fn usage_of(&self, pod: &Pod, volume: &Volume, claimed: Option<VolumeSources>) -> Option<Usage> {
         let is_own = has_content(volume) || volume.empty_dir.is_some();
         let plugin = if volume.empty_dir.is_some() { "empty-dir" } else { content_plugin(volume).0 };
         let folder = self.folder(pod, plugin, &volume.name);
@@ -307,16 +307,16 @@ impl Inner {
             lane.run(move || Ok(work(&path))).await.ok().flatten()
         };
         match claimed {
-            Some(Source::Csi(volume)) => self.csi.usage(pods::uid(pod), &volume).await,
-            Some(Source::Local(path)) => read(&STATISTICS, Usage::of_file_system, path).await,
+            Some(VolumeSources::Csi(volume)) => self.csi.usage(pods::uid(pod), &volume).await,
+            Some(VolumeSources::Local(path)) => read(&STATISTICS, Usage::of_file_system, path).await,
             // To ask a server that is away may take for ever.
-            Some(Source::Path(_) | Source::Device(_) | Source::Nfs(_)) => None,
-            Some(Source::Disk(disk)) if disk.is_block => None,
-            Some(Source::Disk(disk)) => {
+            Some(VolumeSources::Path(_) | VolumeSources::Device(_) | VolumeSources::Nfs(_)) => None,
+            Some(VolumeSources::Disk(disk)) if disk.is_block => None,
+            Some(VolumeSources::Disk(disk)) => {
                 let name = self.names.lock().get(&(pods::uid(pod).to_owned(), volume.name.clone())).cloned()?;
                 read(&STATISTICS, Usage::of_file_system, self.folder(pod, disk.target.plugin(), &name)).await
             }
-            Some(Source::Flex(flex)) => self.flex_usage(pod, &flex).await,
+            Some(VolumeSources::Flex(flex)) => self.flex_usage(pod, &flex).await,
             None if is_own => read(&WALKS, Usage::of_folder, folder).await,
             None if volume.flex_volume.is_some() => {
                 let flex = FlexVolume::inline(&volume.name, volume.flex_volume.as_ref()?);
@@ -343,15 +343,15 @@ impl Inner {
     /// Publishes a volume once it is ready. The wait is given up when the pod goes, and the calls never are.
     async fn publish_when(
         &self,
-        ready: impl Future<Output = Result<Ready, Failure>>,
+        ready: impl Future<Output = Result<Ready, VolumeFailure>>,
         pod: &Pod,
         volume: &csi::Volume,
         gone: &CancellationToken,
-    ) -> Result<PathBuf, Failure> {
+    ) -> Result<PathBuf, VolumeFailure> {
         let ready = tokio::select! {
             ready = ready => ready?,
             () = gone.cancelled() => {
-                return Err(Failure::Attach("the pod's volumes are being taken down".to_owned()));
+                return Err(VolumeFailure::Attach("the pod's volumes are being taken down".to_owned()));
             }
         };
         self.csi.publish(pod, volume, driver_group(pod), ready).await
@@ -401,7 +401,7 @@ impl Inner {
     async fn refresh_driver(&self, pod: &Pod, volume: &Volume, gone: &CancellationToken) -> Result<(), VolumeError> {
         let claimed = self.claimed(pod, volume).await?;
         let (volume, claim) = match claimed {
-            Some(Claimed { source: Source::Csi(volume), claim, .. }) => (*volume, Some(claim)),
+            Some(Claimed { source: VolumeSources::Csi(volume), claim, .. }) => (*volume, Some(claim)),
             Some(_) => return Ok(()),
             None => match driver_volume(pod, volume)? {
                 Some(inline) => (inline, None),
@@ -430,10 +430,10 @@ impl Inner {
             return blocking(make).await;
         }
         if let Some(source) = &volume.nfs {
-            let request = Request::nfs(source, source.read_only.unwrap_or(false), &[]);
+            let request = MountRequest::nfs(source, source.read_only.unwrap_or(false), &[]);
             return Ok(self.help(pod, "nfs", &volume.name, &request).await?.0);
         }
-        let context = Context { pod, facts, objects: &*self.objects, tokens: &self.tokens };
+        let context = ContentInputs { pod, facts, objects: &*self.objects, tokens: &self.tokens };
         let Some(mut payload) = payload(&context, volume).await? else {
             return Err(format!("no volume plugin matched for volume {}", volume.name));
         };
@@ -491,15 +491,15 @@ fn driver_volume(pod: &Pod, volume: &Volume) -> Result<Option<csi::Volume>, Volu
     Ok(volume.map(|volume| volume.migrated(true)))
 }
 
-fn driver_error(failure: &Failure, volume: &csi::Volume) -> VolumeError {
+fn driver_error(failure: &VolumeFailure, volume: &csi::Volume) -> VolumeError {
     let (step, message) = failed_step(failure, volume.is_block);
     VolumeError::SetUp { step, volume: volume.name.clone(), message }
 }
 
 /// The group that drivers' volumes are given to.
-pub(super) fn driver_group(pod: &Pod) -> Option<Group> {
+pub(super) fn driver_group(pod: &Pod) -> Option<VolumeGroup> {
     let policy = pod.spec.as_ref()?.security_context.as_ref()?.fs_group_change_policy.as_deref();
-    Some(Group { id: fs_group(pod)?, on_root_mismatch: policy == Some("OnRootMismatch") })
+    Some(VolumeGroup { id: fs_group(pod)?, on_root_mismatch: policy == Some("OnRootMismatch") })
 }
 
 fn has_content(volume: &Volume) -> bool {

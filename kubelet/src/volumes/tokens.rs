@@ -12,7 +12,7 @@ const DEFAULT_LIFETIME_SECONDS: i64 = 3600;
 const LONGEST_USE_SECONDS: i64 = 24 * 3600;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct TokenKey {
     pod_uid: String,
     audience: String,
     lifetime: i64,
@@ -20,20 +20,20 @@ struct Key {
 
 /// A token, and when it ends.
 #[derive(Clone, Debug)]
-pub(crate) struct Token {
+pub(crate) struct VolumeToken {
     pub(crate) text: String,
     pub(crate) expires: Timestamp,
 }
 
-struct Entry {
-    token: Token,
+struct CachedToken {
+    token: VolumeToken,
     renew_at: Timestamp,
 }
 
 /// The tokens of all pods of the node.
 #[derive(Default)]
 pub(crate) struct Tokens {
-    entries: Mutex<BTreeMap<Key, Entry>>,
+    entries: Mutex<BTreeMap<TokenKey, CachedToken>>,
 }
 
 impl Tokens {
@@ -44,8 +44,8 @@ impl Tokens {
         objects: &dyn ObjectSource,
         pod: &Pod,
         (audience, seconds): (&str, Option<i64>),
-    ) -> Result<Token, String> {
-        let key = Key {
+    ) -> Result<VolumeToken, String> {
+        let key = TokenKey {
             pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
             audience: audience.to_owned(),
             lifetime: seconds.unwrap_or(DEFAULT_LIFETIME_SECONDS),
@@ -60,8 +60,8 @@ impl Tokens {
         match (objects.token(pod, request(pod, &key)).await, known) {
             (Ok(status), _) => {
                 let expires = status.expiration_timestamp.0;
-                let token = Token { text: status.token, expires };
-                let entry = Entry { token: token.clone(), renew_at: renew_at(now, expires) };
+                let token = VolumeToken { text: status.token, expires };
+                let entry = CachedToken { token: token.clone(), renew_at: renew_at(now, expires) };
                 self.entries.lock().insert(key, entry);
                 Ok(token)
             }
@@ -79,7 +79,7 @@ impl Tokens {
     }
 }
 
-fn request(pod: &Pod, key: &Key) -> TokenRequestSpec {
+fn request(pod: &Pod, key: &TokenKey) -> TokenRequestSpec {
     TokenRequestSpec {
         audiences: if key.audience.is_empty() { Vec::new() } else { vec![key.audience.clone()] },
         expiration_seconds: Some(key.lifetime),

@@ -89,9 +89,9 @@ struct Last {
 
 /// Numbers of pods' volumes, by uid.
 #[derive(Default)]
-pub(super) struct Known(HashMap<String, Last>);
+pub(super) struct KnownUsage(HashMap<String, Last>);
 
-impl Known {
+impl KnownUsage {
     /// The last numbers, and whether to look again: only one of those who ask is told so, and none while that one looks.
     pub(super) fn ask(&mut self, uid: &str, now: Instant) -> (Arc<Vec<VolumeUsage>>, bool) {
         let Some(last) = self.0.get_mut(uid) else {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn numbers_are_looked_at_once_a_minute() {
-        let (mut known, start) = (Known::default(), Instant::now());
+        let (mut known, start) = (KnownUsage::default(), Instant::now());
         assert!(known.ask("u", start).1);
         assert!(!known.ask("u", start).1, "another one looks");
         let usage = VolumeUsage { volume: "v".to_owned(), claim: None, usage: Usage::default() };

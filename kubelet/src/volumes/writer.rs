@@ -16,7 +16,7 @@ const NEW_DATA: &str = "..data_tmp";
 
 /// One file of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Projection {
+pub(super) struct Projection {
     /// Content.
     pub data: Vec<u8>,
     /// Permission bits.
@@ -26,7 +26,7 @@ pub struct Projection {
 }
 
 /// Files by their path relative to the volume.
-pub type Payload = BTreeMap<String, Projection>;
+pub(super) type Payload = BTreeMap<String, Projection>;
 
 /// Brings `volume` to hold exactly `payload`. Does nothing when it already does.
 ///

@@ -3,7 +3,7 @@
 //! manager.
 
 use super::admission::{self, Refusal};
-use super::manager::{Inner, Manager};
+use super::manager::{Manager, PodWorkers};
 use super::resize;
 use crate::events::EventType;
 use crate::pods;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 impl Manager {
     /// A pod that a worker has, as its source has it now.
-    pub(super) fn renew(&self, inner: &mut Inner, pod: Arc<Pod>) {
+    pub(super) fn renew(&self, inner: &mut PodWorkers, pod: Arc<Pod>) {
         let uid = pods::uid(&pod).to_owned();
         let Some(mailbox) = inner.workers.get(&uid).cloned() else { return };
         let held = mailbox.pod();
@@ -52,7 +52,7 @@ impl Manager {
     }
 
     /// Room may have come for pods that wait for it.
-    pub(super) fn retry_resizes(&self, inner: &mut Inner) {
+    pub(super) fn retry_resizes(&self, inner: &mut PodWorkers) {
         let mut waiting: Vec<Arc<Pod>> = inner.desired.values().cloned().collect();
         waiting.sort_by_key(|pod| {
             let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);

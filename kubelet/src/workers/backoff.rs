@@ -11,7 +11,7 @@ pub const INITIAL: SignedDuration = SignedDuration::from_secs(10);
 pub const MAXIMUM: SignedDuration = SignedDuration::from_mins(5);
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct BackoffEntry {
     delay: SignedDuration,
     updated: Timestamp,
 }
@@ -21,7 +21,7 @@ struct Entry {
 pub struct Backoff {
     initial: SignedDuration,
     maximum: SignedDuration,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, BackoffEntry>,
 }
 
 impl Default for Backoff {
@@ -36,7 +36,7 @@ impl Backoff {
         Self { initial: initial.min(maximum), maximum, entries: HashMap::new() }
     }
 
-    fn expired(&self, entry: Entry, event: Timestamp) -> bool {
+    fn expired(&self, entry: BackoffEntry, event: Timestamp) -> bool {
         event.duration_since(entry.updated) > self.maximum * 2
     }
 
@@ -62,7 +62,7 @@ impl Backoff {
             Some(entry) if !self.expired(*entry, event) => (entry.delay * 2).min(self.maximum),
             _ => self.initial,
         };
-        self.entries.insert(key.to_owned(), Entry { delay, updated: now });
+        self.entries.insert(key.to_owned(), BackoffEntry { delay, updated: now });
     }
 
     /// Forgets keys that nothing happened to for so long that they begin anew.

@@ -236,7 +236,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     /// Settings for tests.
-    pub fn settings() -> Settings {
+    pub(crate) fn settings() -> Settings {
         Settings {
             root_dir: "/nonexistent/kubelet".into(),
             pod_logs_dir: "/nonexistent/pods".into(),

@@ -17,7 +17,7 @@ use crate::topology::TopologyManager;
 use crate::volumes::Volumes;
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
-use shared::traces::{self, Kind, Tracer};
+use shared::traces::{self, SpanKind, Tracer};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ pub struct NodeState {
 }
 
 /// Doors of the other rooms.
-pub struct Context {
+pub struct WorkerContext {
     /// The container runtime.
     pub runtime: Arc<dyn Runtime>,
     /// Settings.
@@ -118,10 +118,10 @@ pub struct Context {
 /// Instrumentation scope of the kubelet's own spans.
 const SCOPE: &str = "k8s.io/kubernetes/pkg/kubelet";
 
-impl Context {
+impl WorkerContext {
     /// Work on a pod, as a trace of its own under upstream's name for it.
     pub async fn traced<T>(&self, name: &str, pod: &Pod, update: Option<&str>, work: impl Future<Output = T>) -> T {
-        let mut span = self.tracer.root(SCOPE, name, Kind::Internal);
+        let mut span = self.tracer.root(SCOPE, name, SpanKind::Internal);
         if let Some(span) = span.as_mut().filter(|span| span.is_written()) {
             let (namespace, name) = (crate::pods::namespace(pod), crate::pods::name(pod));
             span.text("k8s.pod.uid", crate::pods::uid(pod));

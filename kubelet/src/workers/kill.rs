@@ -1,6 +1,6 @@
 //! Stopping containers and pods: `preStop`, grace, order (ordinary containers first, sidecars last and in reverse).
 
-use super::context::Context;
+use super::context::WorkerContext;
 use super::observed::{Container as Found, Observed, State};
 use crate::events::{EventType, field_path};
 use crate::hooks::HookTarget;
@@ -24,7 +24,7 @@ pub fn spec_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
 
 /// Stops one container; what the runtime does not know any more counts as stopped.
 pub async fn container(
-    cx: &Context,
+    cx: &WorkerContext,
     pod: &Pod,
     found: &Found,
     pod_ip: &str,
@@ -62,7 +62,13 @@ pub async fn container(
 }
 
 /// Stops everything of a pod.
-pub async fn pod(cx: &Context, pod: &Pod, observed: &Observed, grace: i64, hooks_run: &HooksRun) -> Result<(), String> {
+pub async fn pod(
+    cx: &WorkerContext,
+    pod: &Pod,
+    observed: &Observed,
+    grace: i64,
+    hooks_run: &HooksRun,
+) -> Result<(), String> {
     let started = Instant::now();
     let ip = observed.active_sandbox().and_then(|s| s.ips.first()).cloned().unwrap_or_default();
     let sidecars: Vec<&str> = pod
@@ -104,7 +110,7 @@ pub async fn pod(cx: &Context, pod: &Pod, observed: &Observed, grace: i64, hooks
 }
 
 /// Removes what the runtime still keeps of a stopped pod.
-pub async fn remove(cx: &Context, observed: &Observed) {
+pub async fn remove(cx: &WorkerContext, observed: &Observed) {
     for container in &observed.containers {
         if let Err(error) = cx.runtime.remove_container(&container.id).await
             && !error.is_not_found()

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 /// Messages of the pod map to a worker.
 #[derive(Debug)]
 pub struct Mailbox {
-    state: Mutex<Known>,
+    state: Mutex<KnownPod>,
     pub(super) notify: Notify,
     /// Cancelled once the pod has ended and its volumes and cgroups were given back.
     pub(super) given_back: CancellationToken,
@@ -19,7 +19,7 @@ pub struct Mailbox {
 
 /// Known state of the pod.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownPod {
     pub(super) pod: Arc<Pod>,
     pub(super) removed: bool,
     pub(super) failure: Option<(String, String)>,
@@ -31,7 +31,7 @@ pub(super) struct Known {
     pub(super) resize: Option<Refusal>,
 }
 
-impl Known {
+impl KnownPod {
     /// Seconds that a stop of the pod may take.
     pub(super) fn grace(&self) -> i64 {
         let grace = pods::grace(&self.pod);
@@ -43,7 +43,14 @@ impl Mailbox {
     /// A mailbox for a new pod.
     pub fn new(pod: Arc<Pod>) -> Self {
         Self {
-            state: Mutex::new(Known { pod, removed: false, failure: None, grace: None, rejected: false, resize: None }),
+            state: Mutex::new(KnownPod {
+                pod,
+                removed: false,
+                failure: None,
+                grace: None,
+                rejected: false,
+                resize: None,
+            }),
             notify: Notify::new(),
             given_back: CancellationToken::new(),
         }
@@ -103,7 +110,7 @@ impl Mailbox {
         self.state.lock().removed
     }
 
-    pub(super) fn snapshot(&self) -> Known {
+    pub(super) fn snapshot(&self) -> KnownPod {
         self.state.lock().clone()
     }
 }

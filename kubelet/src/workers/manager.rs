@@ -1,7 +1,7 @@
 //! The pod map: merges the sources, starts and informs workers, remembers mirror pods.
 
 use super::admission::{self, Measure, Refusal};
-use super::context::Context;
+use super::context::WorkerContext;
 use super::mailbox::Mailbox;
 use super::preemption;
 use super::resize;
@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 const PANIC_FREE: Duration = Duration::from_secs(10 * 60);
 
 #[derive(Default)]
-pub(super) struct Inner {
+pub(super) struct PodWorkers {
     pub(super) workers: HashMap<String, Arc<Mailbox>>,
     /// Pods that ask for other resources than they have, as their source has them.
     pub(super) desired: HashMap<String, Arc<Pod>>,
@@ -38,7 +38,7 @@ pub(super) struct Inner {
     statuses: HashMap<String, PodStatus>,
 }
 
-impl Inner {
+impl PodWorkers {
     /// The pods that have resources, as they are allocated, but one.
     pub(super) fn active(&self, except: Option<&str>) -> Vec<Arc<Pod>> {
         self.workers
@@ -55,8 +55,8 @@ impl Inner {
 
 /// All pods of this node.
 pub struct Manager {
-    cx: Arc<Context>,
-    inner: Mutex<Inner>,
+    cx: Arc<WorkerContext>,
+    inner: Mutex<PodWorkers>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
     /// Wakes the mirror pod task.
@@ -67,7 +67,7 @@ pub struct Manager {
 
 impl Manager {
     /// An empty map.
-    pub fn new(cx: Arc<Context>, tasks: TaskTracker, shutdown: CancellationToken) -> Arc<Self> {
+    pub fn new(cx: Arc<WorkerContext>, tasks: TaskTracker, shutdown: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             cx,
             inner: Mutex::default(),
@@ -79,7 +79,7 @@ impl Manager {
     }
 
     /// The doors that workers use.
-    pub fn context(&self) -> &Arc<Context> {
+    pub fn context(&self) -> &Arc<WorkerContext> {
         &self.cx
     }
 
@@ -190,7 +190,7 @@ impl Manager {
 
     /// Admits a pod, which may have to wait for others that go for it, or refuses what this node cannot take besides those
     /// that it has.
-    fn admit(&self, pod: &Pod, inner: &Inner) -> Result<Vec<Arc<Pod>>, Refusal> {
+    fn admit(&self, pod: &Pod, inner: &PodWorkers) -> Result<Vec<Arc<Pod>>, Refusal> {
         let node = self.cx.node.load();
         let others = inner.active(None);
         let measure = Measure {
@@ -223,7 +223,7 @@ impl Manager {
     }
 
     /// Ends pods so that a critical one fits.
-    fn preempt(&self, pod: &Pod, victims: &[Arc<Pod>], inner: &Inner) {
+    fn preempt(&self, pod: &Pod, victims: &[Arc<Pod>], inner: &PodWorkers) {
         let names: Vec<String> = victims.iter().map(|victim| pods::describe(victim)).collect();
         tracing::info!(pod = %pods::describe(pod), victims = names.join(", "), "Attempting to evict pods in order to free up resources");
         for victim in victims {

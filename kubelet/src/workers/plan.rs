@@ -12,7 +12,7 @@ use shared::types::is_sidecar;
 
 /// Lists of the spec that a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ContainerKind {
     /// Runs to its end before the others start.
     Init,
     /// Restartable init container.
@@ -57,7 +57,7 @@ pub enum Step {
         /// Name in the pod.
         name: String,
         /// List of the container.
-        kind: Kind,
+        kind: ContainerKind,
         /// Restart count that the new container gets.
         attempt: u32,
         /// End of the attempt before, for the back-off.
@@ -140,7 +140,7 @@ pub fn timestamp(nanoseconds: i64) -> Option<Timestamp> {
     (nanoseconds > 0).then(|| Timestamp::from_nanosecond(i128::from(nanoseconds)).ok()).flatten()
 }
 
-fn start(container: &Container, kind: Kind, found: Option<&Found>) -> Step {
+fn start(container: &Container, kind: ContainerKind, found: Option<&Found>) -> Step {
     Step::StartContainer {
         name: container.name.clone(),
         kind,
@@ -242,7 +242,7 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
         if observed.latest(&container.name).is_none() {
             steps.push(Step::StartContainer {
                 name: container.name.clone(),
-                kind: Kind::Ephemeral,
+                kind: ContainerKind::Ephemeral,
                 attempt: 0,
                 ended: None,
             });
@@ -299,7 +299,7 @@ fn running(
     let message = if again || changed { format!("{reason}, will be restarted") } else { reason };
     steps.push(kill(found, message, grace));
     // Once it has ended its policy would keep it from starting as what it is to be now.
-    steps.extend((changed && !again).then(|| start(container, Kind::App, Some(found))));
+    steps.extend((changed && !again).then(|| start(container, ContainerKind::App, Some(found))));
 }
 
 /// Starts an application container that does not run, `found` in this sandbox and `latest` in any; true if it shall run.
@@ -320,7 +320,7 @@ fn stopped(
         let text = format!("Container {} is in unknown state, try killing it before restart", container.name);
         steps.push(kill(lost, text, None));
     }
-    steps.push(start(container, Kind::App, latest));
+    steps.push(start(container, ContainerKind::App, latest));
     true
 }
 
@@ -354,7 +354,7 @@ fn init_containers(
                 }
                 Some(_) | None => {
                     steps.extend(found.and_then(kill_lost_init));
-                    steps.push(start(container, Kind::Sidecar, latest));
+                    steps.push(start(container, ContainerKind::Sidecar, latest));
                     false
                 }
             };
@@ -369,7 +369,7 @@ fn init_containers(
         match found {
             None if passed => {}
             None => {
-                steps.push(start(container, Kind::Init, latest));
+                steps.push(start(container, ContainerKind::Init, latest));
                 return Init::Waiting;
             }
             Some(found) => match found.state {
@@ -380,7 +380,7 @@ fn init_containers(
                 State::Unknown if !restarts_on_failure(spec, container) => return Init::Failed,
                 State::Exited | State::Created | State::Unknown => {
                     steps.extend(kill_lost_init(found));
-                    steps.push(start(container, Kind::Init, latest));
+                    steps.push(start(container, ContainerKind::Init, latest));
                     return Init::Waiting;
                 }
             },

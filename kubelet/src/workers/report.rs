@@ -1,6 +1,6 @@
 //! The status of a pod: computed from what the runtime has of it and from what was told before, and handed on.
 
-use super::mailbox::Known;
+use super::mailbox::KnownPod;
 use super::observed::Observed;
 use super::plan;
 use super::resize::Progress;
@@ -55,7 +55,7 @@ impl Worker {
         };
         let node = cx.node.load();
         let handler = observed.active_sandbox().map_or("", |sandbox| sandbox.handler.as_str());
-        let Known { failure, resize, .. } = self.mailbox.snapshot();
+        let KnownPod { failure, resize, .. } = self.mailbox.snapshot();
         let stopping = terminating || terminated;
         let resize = if stopping { Progress::default() } else { self.resources.progress(pod, observed, resize) };
         let previous = self.published.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();

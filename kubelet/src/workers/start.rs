@@ -4,7 +4,7 @@ use super::container::{
     self, Prepared, absolute, block_devices, container_config, image_mount, log_symlink, propagation,
     recursive_read_only,
 };
-use super::context::Context;
+use super::context::WorkerContext;
 use super::dns::{self, Resolver};
 use super::kill::{self, HooksRun};
 use super::observed::{Container as Found, Sandbox, State};
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const POST_START_LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// Reads the node's resolver file; a missing one is an empty one.
-pub async fn host_resolver(cx: &Context) -> Resolver {
+pub async fn host_resolver(cx: &WorkerContext) -> Resolver {
     if cx.settings.resolv_conf.is_empty() {
         return Resolver::default();
     }
@@ -38,7 +38,7 @@ pub async fn host_resolver(cx: &Context) -> Resolver {
 }
 
 /// Creates the pod's folders.
-pub async fn folders(cx: &Context, pod: &Pod) -> std::io::Result<()> {
+pub async fn folders(cx: &WorkerContext, pod: &Pod) -> std::io::Result<()> {
     let dir = cx.settings.pod_dir(pods::uid(pod));
     let mut private = tokio::fs::DirBuilder::new();
     private.recursive(true).mode(PRIVATE_FOLDER);
@@ -49,7 +49,7 @@ pub async fn folders(cx: &Context, pod: &Pod) -> std::io::Result<()> {
 }
 
 /// Makes a sandbox; an error is the text of `FailedCreatePodSandBox`.
-pub async fn sandbox(cx: &Context, pod: &Pod, attempt: u32) -> Result<String, String> {
+pub async fn sandbox(cx: &WorkerContext, pod: &Pod, attempt: u32) -> Result<String, String> {
     let parent = cx.cgroups.pod_parent(pod);
     let config = sandbox_config(pod, attempt, &parent, &cx.settings, &host_resolver(cx).await);
     let handler = runtime_handler(cx, pod).await?;
@@ -71,7 +71,7 @@ fn check_user_namespaces(pod: &Pod, handler: &str) -> Result<(), String> {
 }
 
 /// The handler of the pod's runtime class; a pod without a class has the runtime's default.
-async fn runtime_handler(cx: &Context, pod: &Pod) -> Result<String, String> {
+async fn runtime_handler(cx: &WorkerContext, pod: &Pod) -> Result<String, String> {
     let class = pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).filter(|name| !name.is_empty());
     let Some(class) = class else { return Ok(String::new()) };
     cx.objects.runtime_class(class).await.map(|class| class.handler.clone()).map_err(|error| error.to_string())
@@ -80,7 +80,7 @@ async fn runtime_handler(cx: &Context, pod: &Pod) -> Result<String, String> {
 /// Facts about its pod that a start needs.
 pub struct Start<'a> {
     /// The doors.
-    pub cx: &'a Context,
+    pub cx: &'a WorkerContext,
     /// The pod.
     pub pod: &'a Pod,
     /// Its sandbox.

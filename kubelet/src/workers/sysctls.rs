@@ -46,7 +46,7 @@ fn dotted(name: &str) -> String {
 }
 
 /// Returns why a pod's settings are refused; `allowed` are names, or prefixes that end in `*`.
-pub fn forbidden(pod: &Pod, allowed: &[String]) -> Option<String> {
+pub(super) fn forbidden(pod: &Pod, allowed: &[String]) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let asked = spec.security_context.as_ref()?.sysctls.as_ref()?;
     asked.iter().find_map(|sysctl| {

@@ -1,11 +1,11 @@
 //! The task of one pod: observes, plans, executes, reports; stops the pod when it has to go.
 
 use super::backoff::Backoff;
-use super::context::Context;
+use super::context::WorkerContext;
 use super::kill::{self, HooksRun};
-use super::mailbox::{Known, Mailbox};
+use super::mailbox::{KnownPod, Mailbox};
 use super::observed::{Observed, Observer, State};
-use super::plan::{self, Kind, ProbeResults, Step};
+use super::plan::{self, ContainerKind, ProbeResults, Step};
 use super::resizing::Resources;
 use super::start::{self, Start};
 use super::volumes::{Mounted, NO_VOLUMES, Volumes};
@@ -31,7 +31,7 @@ const MAX_ROUNDS: usize = 32;
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
 
 struct Results<'a> {
-    cx: &'a Context,
+    cx: &'a WorkerContext,
     uid: &'a str,
 }
 
@@ -45,7 +45,7 @@ impl ProbeResults for Results<'_> {
 }
 
 /// Results of a round.
-enum Round {
+enum RoundResults {
     /// Nothing to do for so long.
     Idle(Option<Duration>),
     /// Something failed and is to be retried.
@@ -55,7 +55,7 @@ enum Round {
 }
 
 /// Results of a container's start.
-enum Outcome {
+enum StartOutcome {
     /// The container runs.
     Runs,
     /// The container was made, and is to be looked at.
@@ -68,7 +68,7 @@ enum Outcome {
 
 /// The worker of one pod.
 pub struct Worker {
-    pub(super) cx: Arc<Context>,
+    pub(super) cx: Arc<WorkerContext>,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) uid: String,
     observer: Observer,
@@ -86,7 +86,7 @@ pub struct Worker {
 
 impl Worker {
     /// A worker for the pod in the mailbox.
-    pub fn new(cx: Arc<Context>, mailbox: Arc<Mailbox>) -> Self {
+    pub fn new(cx: Arc<WorkerContext>, mailbox: Arc<Mailbox>) -> Self {
         let uid = pods::uid(&mailbox.pod()).to_owned();
         let crash = Backoff::new(super::backoff::INITIAL, cx.settings.max_crash_backoff);
         Self {
@@ -168,12 +168,12 @@ impl Worker {
             let round = cx.traced("syncPod", &state.pod, Some(update), self.sync(&state.pod)).await;
             metrics::worker_round(update, begun);
             let wait = match round {
-                Round::Finished => break,
-                Round::Idle(wait) => {
+                RoundResults::Finished => break,
+                RoundResults::Idle(wait) => {
                     self.failures = 0;
                     wait.unwrap_or(self.cx.settings.sync_frequency)
                 }
-                Round::Retry => {
+                RoundResults::Retry => {
                     self.failures += 1;
                     (RETRY.0 * 2u32.saturating_pow((self.failures - 1).min(8))).min(RETRY.1)
                 }
@@ -185,7 +185,7 @@ impl Worker {
         }
     }
 
-    fn must_stop(state: &Known) -> bool {
+    fn must_stop(state: &KnownPod) -> bool {
         state.removed
             || state.failure.is_some()
             || state.pod.metadata.deletion_timestamp.is_some()
@@ -206,9 +206,9 @@ impl Worker {
         }
     }
 
-    async fn sync(&mut self, pod: &Arc<Pod>) -> Round {
+    async fn sync(&mut self, pod: &Arc<Pod>) -> RoundResults {
         for _ in 0..MAX_ROUNDS {
-            let Some(observed) = self.observe().await else { return Round::Retry };
+            let Some(observed) = self.observe().await else { return RoundResults::Retry };
             self.size_cgroup(pod, &observed).await;
             let status = self.publish(pod, &observed, false, false);
             if let Some(left) = deadline_left(pod, &status, Timestamp::now())
@@ -217,32 +217,32 @@ impl Worker {
                 let text = "Pod was active on the node longer than the specified deadline";
                 self.cx.events.pod(pod, "", EventType::Normal, "DeadlineExceeded", text);
                 self.mailbox.fail("DeadlineExceeded", text, None);
-                return Round::Finished;
+                return RoundResults::Finished;
             }
             if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-                return Round::Finished;
+                return RoundResults::Finished;
             }
             let plan = plan::plan(pod, &observed, &Results { cx: &self.cx, uid: &self.uid });
             if plan.steps.is_empty() {
                 self.refresh(pod, &observed).await;
-                return Round::Idle(self.next_wake(pod, &status));
+                return RoundResults::Idle(self.next_wake(pod, &status));
             }
             match self.execute(pod, &observed, plan.steps).await {
                 Ok(true) => {}
                 Ok(false) => {
                     let status = self.publish(pod, &observed, false, false);
-                    return Round::Idle(self.next_wake(pod, &status));
+                    return RoundResults::Idle(self.next_wake(pod, &status));
                 }
                 Err(()) => {
                     self.publish(pod, &observed, false, false);
-                    return Round::Retry;
+                    return RoundResults::Retry;
                 }
             }
             if Self::must_stop(&self.mailbox.snapshot()) {
-                return Round::Idle(Some(Duration::ZERO));
+                return RoundResults::Idle(Some(Duration::ZERO));
             }
         }
-        Round::Idle(Some(Duration::ZERO))
+        RoundResults::Idle(Some(Duration::ZERO))
     }
 
     fn next_wake(&self, pod: &Pod, status: &PodStatus) -> Option<Duration> {
@@ -335,10 +335,10 @@ impl Worker {
                     }
                     let volumes = volumes.as_ref().unwrap_or(&NO_VOLUMES);
                     match self.start_container(pod, observed, volumes, (name, kind, attempt)).await {
-                        Outcome::Runs => (progressed, started) = (true, true),
-                        Outcome::Ended => progressed = true,
-                        Outcome::Waits => {}
-                        Outcome::GivenUp => return Ok(true),
+                        StartOutcome::Runs => (progressed, started) = (true, true),
+                        StartOutcome::Ended => progressed = true,
+                        StartOutcome::Waits => {}
+                        StartOutcome::GivenUp => return Ok(true),
                     }
                 }
             }
@@ -351,24 +351,26 @@ impl Worker {
         pod: &Arc<Pod>,
         observed: &Observed,
         volumes: &Volumes,
-        (name, kind, attempt): (String, Kind, u32),
-    ) -> Outcome {
-        let Some(sandbox) = observed.active_sandbox() else { return Outcome::GivenUp };
-        let Some((container, target)) = container_to_start(pod, &name, kind, observed) else { return Outcome::Waits };
+        (name, kind, attempt): (String, ContainerKind, u32),
+    ) -> StartOutcome {
+        let Some(sandbox) = observed.active_sandbox() else { return StartOutcome::GivenUp };
+        let Some((container, target)) = container_to_start(pod, &name, kind, observed) else {
+            return StartOutcome::Waits;
+        };
         self.resources.starting(&container);
         let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
         let start = Start { cx: &cx, pod, sandbox, volumes, hooks_run: &hooks_run };
         match self.watch_start(pod, start.run(&container, attempt, target)).await {
-            None => Outcome::GivenUp,
+            None => StartOutcome::GivenUp,
             Some(Ok(())) => {
                 self.waiting.remove(&name);
-                Outcome::Runs
+                StartOutcome::Runs
             }
             Some(Err(wait)) => {
                 tracing::debug!(pod = %pods::describe(pod), container = name, reason = wait.0, message = wait.1, "Container does not start");
                 let made = matches!(wait.0.as_str(), "RunContainerError" | "PostStartHookError");
                 self.waiting.insert(name, wait);
-                if made { Outcome::Ended } else { Outcome::Waits }
+                if made { StartOutcome::Ended } else { StartOutcome::Waits }
             }
         }
     }
@@ -519,10 +521,10 @@ fn deadline_left(pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<Signed
 fn container_to_start<'a>(
     pod: &Pod,
     name: &str,
-    kind: Kind,
+    kind: ContainerKind,
     observed: &'a Observed,
 ) -> Option<(Container, Option<&'a super::observed::Container>)> {
-    if kind != Kind::Ephemeral {
+    if kind != ContainerKind::Ephemeral {
         return kill::spec_of(pod, name).cloned().map(|c| (c, None));
     }
     let ephemeral = pod.spec.as_ref()?.ephemeral_containers.iter().flatten().find(|c| c.name == name)?;

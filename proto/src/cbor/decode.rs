@@ -31,7 +31,7 @@ fn read(bytes: &[u8], most: usize) -> Result<Vec<u8>, Error> {
     if bytes.is_empty() {
         return Err(Error::Empty);
     }
-    let mut reader = Reader { bytes, at: 0, most };
+    let mut reader = CborReader { bytes, at: 0, most };
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4);
     reader.item(0, &mut out)?;
     match bytes.len() - reader.at {
@@ -66,13 +66,13 @@ impl Head {
     }
 }
 
-struct Reader<'b> {
+struct CborReader<'b> {
     bytes: &'b [u8],
     at: usize,
     most: usize,
 }
 
-impl<'b> Reader<'b> {
+impl<'b> CborReader<'b> {
     fn take(&mut self, count: usize) -> Result<&'b [u8], Error> {
         let end = self.at.checked_add(count).ok_or(Error::Cut)?;
         let taken = self.bytes.get(self.at..end).ok_or(Error::Cut)?;

@@ -6,7 +6,7 @@ use super::half::narrowed;
 use super::{SELF_DESCRIBED, tag};
 use crate::json;
 use crate::scalar;
-use crate::schema::{Card, Field, Kind, Message};
+use crate::schema::{Card, Field, Message, ValueKind};
 
 /// The object in CBOR; without a schema nothing is known to be base64.
 #[must_use]
@@ -98,11 +98,11 @@ fn field(field: &Field, value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-fn one(kind: &Kind, value: &Value, out: &mut Vec<u8>) {
+fn one(kind: &ValueKind, value: &Value, out: &mut Vec<u8>) {
     match (kind, value) {
-        (Kind::Message(schema), value) => message(schema, value, out),
-        (Kind::Nested(inner), value) => field(inner, value, out),
-        (Kind::Bytes, Value::String(content)) => match scalar::decode_base64(content) {
+        (ValueKind::Message(schema), value) => message(schema, value, out),
+        (ValueKind::Nested(inner), value) => field(inner, value, out),
+        (ValueKind::Bytes, Value::String(content)) => match scalar::decode_base64(content) {
             Ok(bytes) => {
                 head(6, tag::LATER_BASE64, out);
                 head(2, bytes.len() as u64, out);

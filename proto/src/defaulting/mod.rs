@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::json::MAX_TREE_DEPTH;
 use crate::schema::zero;
-use crate::schema::{Card, Field, Kind, Message};
+use crate::schema::{Card, Field, Message, ValueKind};
 
 pub use late::may_lack;
 
@@ -139,7 +139,7 @@ fn object(schema: &Message, map: &mut Object, depth: usize) {
 /// other groups are no such lists.
 fn is_resource_list(schema: &Message, field: &Field) -> bool {
     let lists = || ["k8s.io.api.core.v1.", "k8s.io.api.node.v1."].iter().any(|of| schema.name.starts_with(of));
-    matches!((&field.kind, field.card), (Kind::Quantity, Card::Map)) && lists()
+    matches!((&field.kind, field.card), (ValueKind::Quantity, Card::Map)) && lists()
 }
 
 fn constant(field: &Field, map: &mut Object) {
@@ -165,28 +165,28 @@ fn constant(field: &Field, map: &mut Object) {
 
 fn children(field: &Field, value: &mut Value, depth: usize) {
     match (&field.kind, field.card, value) {
-        (Kind::Message(inner), Card::Single, Value::Object(map)) => object(inner, map, depth),
-        (Kind::Message(inner), Card::Repeated, Value::Array(list)) => {
+        (ValueKind::Message(inner), Card::Single, Value::Object(map)) => object(inner, map, depth),
+        (ValueKind::Message(inner), Card::Repeated, Value::Array(list)) => {
             for item in list {
                 if let Value::Object(map) = item {
                     object(inner, map, depth);
                 }
             }
         }
-        (Kind::Message(inner), Card::Map, Value::Object(entries)) => {
+        (ValueKind::Message(inner), Card::Map, Value::Object(entries)) => {
             for (_, item) in entries.iter_mut() {
                 if let Value::Object(map) = item {
                     object(inner, map, depth);
                 }
             }
         }
-        (Kind::Nested(inner), Card::Single, value) if depth < MAX_TREE_DEPTH => children(inner, value, depth + 1),
-        (Kind::Nested(inner), Card::Repeated, Value::Array(list)) if depth < MAX_TREE_DEPTH => {
+        (ValueKind::Nested(inner), Card::Single, value) if depth < MAX_TREE_DEPTH => children(inner, value, depth + 1),
+        (ValueKind::Nested(inner), Card::Repeated, Value::Array(list)) if depth < MAX_TREE_DEPTH => {
             for item in list {
                 children(inner, item, depth + 1);
             }
         }
-        (Kind::Nested(inner), Card::Map, Value::Object(entries)) if depth < MAX_TREE_DEPTH => {
+        (ValueKind::Nested(inner), Card::Map, Value::Object(entries)) if depth < MAX_TREE_DEPTH => {
             for (_, item) in entries.iter_mut() {
                 children(inner, item, depth + 1);
             }

@@ -8,7 +8,7 @@ use super::cursor::Cursor;
 use super::text::{schema_props, time};
 use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, number, scan};
 use crate::schema::zero;
-use crate::schema::{Card, Field, Kind, Message};
+use crate::schema::{Card, Field, Message, ValueKind};
 use crate::{quantity, scalar};
 
 /// Most reports of one text.
@@ -95,18 +95,20 @@ struct Decoder<'a, 's> {
 type Outcome<T> = Result<T, DecodeError>;
 
 /// Go type of an element, from that of the container.
-fn element_type<'t>(go: &'t str, kind: &Kind) -> Cow<'t, str> {
+fn element_type<'t>(go: &'t str, kind: &ValueKind) -> Cow<'t, str> {
     if let Some(element) = go.strip_prefix("[]").or_else(|| go.strip_prefix("map[string]")) {
         return Cow::Borrowed(element);
     }
     match kind {
-        Kind::Message(m) => Cow::Owned(format!("{}.{}", m.go_package, m.go_name())),
+        ValueKind::Message(m) => Cow::Owned(format!("{}.{}", m.go_package, m.go_name())),
         _ => Cow::Borrowed("string"),
     }
 }
 
 fn may_be_nil(field: &Field) -> bool {
-    field.pointer || field.card != Card::Single || matches!(field.kind, Kind::Bytes | Kind::StringList | Kind::Any)
+    field.pointer
+        || field.card != Card::Single
+        || matches!(field.kind, ValueKind::Bytes | ValueKind::StringList | ValueKind::Any)
 }
 
 impl<'a, 's> Decoder<'a, 's> {
@@ -246,7 +248,7 @@ impl<'a, 's> Decoder<'a, 's> {
         }
     }
 
-    fn list(&mut self, kind: &'s Kind, go: &str, depth: usize) -> Outcome<Value> {
+    fn list(&mut self, kind: &'s ValueKind, go: &str, depth: usize) -> Outcome<Value> {
         let depth = self.deeper(depth)?;
         let go = element_type(go, kind);
         let mut list = Vec::new();
@@ -293,7 +295,7 @@ impl<'a, 's> Decoder<'a, 's> {
         Ok(Value::Object(map))
     }
 
-    fn element(&mut self, kind: &'s Kind, go: &str, depth: usize) -> Outcome<Value> {
+    fn element(&mut self, kind: &'s ValueKind, go: &str, depth: usize) -> Outcome<Value> {
         if self.text.peek() == b'n' {
             self.text.skip();
             return Ok(zero::element(kind));
@@ -302,16 +304,18 @@ impl<'a, 's> Decoder<'a, 's> {
     }
 
     /// A value that is not null. None leaves the field at zero, after an error was noted.
-    fn single(&mut self, kind: &'s Kind, go: &str, old: Option<Value>, depth: usize) -> Outcome<Option<Value>> {
+    fn single(&mut self, kind: &'s ValueKind, go: &str, old: Option<Value>, depth: usize) -> Outcome<Option<Value>> {
         let first = self.text.peek();
         let matched = match (kind, first) {
-            (Kind::Bool, b't' | b'f') => {
+            (ValueKind::Bool, b't' | b'f') => {
                 self.text.skip();
                 Some(Value::Bool(first == b't'))
             }
-            (Kind::String, b'"') => Some(Value::String(self.text.string().into_owned())),
-            (Kind::Int32 | Kind::Int64 | Kind::Double, b'-' | b'0'..=b'9') => return Ok(self.number(kind, go)),
-            (Kind::Bytes, b'"') => {
+            (ValueKind::String, b'"') => Some(Value::String(self.text.string().into_owned())),
+            (ValueKind::Int32 | ValueKind::Int64 | ValueKind::Double, b'-' | b'0'..=b'9') => {
+                return Ok(self.number(kind, go));
+            }
+            (ValueKind::Bytes, b'"') => {
                 let text = self.text.string();
                 match scalar::decode_base64(&text) {
                     Ok(bytes) => Some(Value::String(scalar::encode_base64(&bytes))),
@@ -321,18 +325,18 @@ impl<'a, 's> Decoder<'a, 's> {
                     }
                 }
             }
-            (Kind::Message(message), b'{') => {
+            (ValueKind::Message(message), b'{') => {
                 let old = match old {
                     Some(Value::Object(map)) => map,
                     _ => Map::new(),
                 };
                 Some(Value::Object(self.object(message, old, depth)?))
             }
-            (Kind::StringList, b'[') => Some(self.list(&Kind::String, "[]string", depth)?),
-            (Kind::Nested(field), _) => return self.field(field, old, depth),
-            (Kind::Any, _) => Some(self.any(depth)?),
-            (Kind::Bool | Kind::String | Kind::Int32 | Kind::Int64 | Kind::Double, _)
-            | (Kind::Bytes | Kind::Message(_) | Kind::StringList, _) => None,
+            (ValueKind::StringList, b'[') => Some(self.list(&ValueKind::String, "[]string", depth)?),
+            (ValueKind::Nested(field), _) => return self.field(field, old, depth),
+            (ValueKind::Any, _) => Some(self.any(depth)?),
+            (ValueKind::Bool | ValueKind::String | ValueKind::Int32 | ValueKind::Int64 | ValueKind::Double, _)
+            | (ValueKind::Bytes | ValueKind::Message(_) | ValueKind::StringList, _) => None,
             _ => return self.special(kind, depth).map(Some),
         };
         if matched.is_none() {
@@ -343,11 +347,11 @@ impl<'a, 's> Decoder<'a, 's> {
         Ok(matched)
     }
 
-    fn number(&mut self, kind: &Kind, go: &str) -> Option<Value> {
+    fn number(&mut self, kind: &ValueKind, go: &str) -> Option<Value> {
         let token = self.text.token();
         let number = match kind {
-            Kind::Int32 => token.parse::<i32>().ok().map(Number::from),
-            Kind::Int64 => token.parse::<i64>().ok().map(Number::from),
+            ValueKind::Int32 => token.parse::<i32>().ok().map(Number::from),
+            ValueKind::Int64 => token.parse::<i64>().ok().map(Number::from),
             _ => token.parse().ok().and_then(number),
         };
         if number.is_none() {
@@ -357,16 +361,16 @@ impl<'a, 's> Decoder<'a, 's> {
     }
 
     /// Types that decode themselves in Go: their errors end the decoding.
-    fn special(&mut self, kind: &'s Kind, depth: usize) -> Outcome<Value> {
+    fn special(&mut self, kind: &'s ValueKind, depth: usize) -> Outcome<Value> {
         match kind {
-            Kind::Quantity => {
+            ValueKind::Quantity => {
                 let raw = self.text.raw();
                 let raw = raw.strip_prefix(b"\"").and_then(|r| r.strip_suffix(b"\"")).unwrap_or(raw);
                 let text = String::from_utf8_lossy(raw);
                 let canonical = quantity::canonicalize(text.trim()).map_err(|e| DecodeError::Type(e.to_string()))?;
                 Ok(Value::String(canonical.into_owned()))
             }
-            Kind::IntOrString => match self.text.peek() {
+            ValueKind::IntOrString => match self.text.peek() {
                 b'"' => Ok(Value::String(self.text.string().into_owned())),
                 b'-' | b'0'..=b'9' => {
                     let token = self.text.token();
@@ -375,20 +379,22 @@ impl<'a, 's> Decoder<'a, 's> {
                 }
                 _ => Err(self.wrong(self.text.what(), "int32")),
             },
-            Kind::Time | Kind::MicroTime => {
+            ValueKind::Time | ValueKind::MicroTime => {
                 if self.text.peek() != b'"' {
                     return Err(self.wrong(self.text.what(), "string"));
                 }
                 let text = self.text.string();
-                time(&text, matches!(kind, Kind::MicroTime)).map_err(DecodeError::Type)
+                time(&text, matches!(kind, ValueKind::MicroTime)).map_err(DecodeError::Type)
             }
-            Kind::SchemaOrBool if matches!(self.text.peek(), b't' | b'f') => {
+            ValueKind::SchemaOrBool if matches!(self.text.peek(), b't' | b'f') => {
                 let value = self.text.peek() == b't';
                 self.text.skip();
                 Ok(Value::Bool(value))
             }
-            Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings => self.schema_or(kind, depth),
-            Kind::FieldsV1 => {
+            ValueKind::SchemaOrBool | ValueKind::SchemaOrArray | ValueKind::SchemaOrStrings => {
+                self.schema_or(kind, depth)
+            }
+            ValueKind::FieldsV1 => {
                 self.deepest = MAX_TREE_DEPTH + NAMES;
                 let fields = self.quietly(|d| d.any(depth));
                 self.deepest = MAX_TREE_DEPTH;
@@ -398,11 +404,11 @@ impl<'a, 's> Decoder<'a, 's> {
         }
     }
 
-    fn schema_or(&mut self, kind: &'s Kind, depth: usize) -> Outcome<Value> {
-        static STRINGS: Kind = Kind::String;
+    fn schema_or(&mut self, kind: &'s ValueKind, depth: usize) -> Outcome<Value> {
+        static STRINGS: ValueKind = ValueKind::String;
         match (kind, self.text.peek()) {
             (_, b'{') => self.quietly(|d| d.object(schema_props(), Map::new(), depth).map(Value::Object)),
-            (Kind::SchemaOrArray, b'[') => self.quietly(|d| {
+            (ValueKind::SchemaOrArray, b'[') => self.quietly(|d| {
                 let depth = d.deeper(depth)?;
                 let mut list = Vec::new();
                 let mut more = d.text.open(b']');
@@ -419,8 +425,8 @@ impl<'a, 's> Decoder<'a, 's> {
                 }
                 Ok(Value::Array(list))
             }),
-            (Kind::SchemaOrStrings, b'[') => self.list(&STRINGS, "[]string", depth),
-            (Kind::SchemaOrBool, _) => Err(DecodeError::Type("boolean or JSON schema expected".to_owned())),
+            (ValueKind::SchemaOrStrings, b'[') => self.list(&STRINGS, "[]string", depth),
+            (ValueKind::SchemaOrBool, _) => Err(DecodeError::Type("boolean or JSON schema expected".to_owned())),
             _ => {
                 self.text.skip();
                 Ok(Value::Null)

@@ -8,7 +8,7 @@ use super::plain::until_escape;
 use super::text::schema_props;
 use super::{MAX_TREE_DEPTH, NAMES};
 use crate::schema::zero::{self, Zero};
-use crate::schema::{Card, Field, Kind, Message};
+use crate::schema::{Card, Field, Message, ValueKind};
 
 /// Deepest nesting that is written.
 const DEEPEST: usize = MAX_TREE_DEPTH + NAMES;
@@ -120,10 +120,10 @@ fn field_value(field: &Field, value: &Value, depth: usize, out: &mut Vec<u8>) {
     }
 }
 
-fn element(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
+fn element(kind: &ValueKind, value: &Value, depth: usize, out: &mut Vec<u8>) {
     if value.is_null() {
         match kind {
-            Kind::Message(message) => object(message, &Map::new(), depth, out),
+            ValueKind::Message(message) => object(message, &Map::new(), depth, out),
             kind => any(&zero::element(kind), depth, out),
         }
     } else {
@@ -132,17 +132,17 @@ fn element(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
 }
 
 /// Encodes the zero value of an element that was not sent.
-pub(crate) fn empty_element(kind: &Kind, depth: usize, out: &mut Vec<u8>) {
+pub(crate) fn empty_element(kind: &ValueKind, depth: usize, out: &mut Vec<u8>) {
     element(kind, &Value::Null, depth, out);
 }
 
-pub(crate) fn one(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
+pub(crate) fn one(kind: &ValueKind, value: &Value, depth: usize, out: &mut Vec<u8>) {
     match (kind, value) {
-        (Kind::Message(message), Value::Object(map)) => object(message, map, depth, out),
-        (Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings, Value::Object(map)) => {
+        (ValueKind::Message(message), Value::Object(map)) => object(message, map, depth, out),
+        (ValueKind::SchemaOrBool | ValueKind::SchemaOrArray | ValueKind::SchemaOrStrings, Value::Object(map)) => {
             object(schema_props(), map, depth, out);
         }
-        (Kind::SchemaOrArray, Value::Array(list)) => {
+        (ValueKind::SchemaOrArray, Value::Array(list)) => {
             out.push(b'[');
             let mut first = true;
             for item in list {
@@ -154,7 +154,7 @@ pub(crate) fn one(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
             }
             out.push(b']');
         }
-        (Kind::Nested(field), value) => field_value(field, value, depth, out),
+        (ValueKind::Nested(field), value) => field_value(field, value, depth, out),
         (_, value) => any(value, depth, out),
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::MAX_TREE_DEPTH;
 use crate::schema::zero;
-use crate::schema::{Card, Field, Kind, Message};
+use crate::schema::{Card, Field, Message, ValueKind};
 use crate::{quantity, scalar};
 
 const SCHEMA: &str = "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
@@ -81,21 +81,21 @@ fn field_value(field: &Field, value: &mut Value, depth: usize) {
     }
 }
 
-fn element(kind: &Kind, value: &mut Value, depth: usize) {
-    if value.is_null() && !matches!(kind, Kind::Any | Kind::Nested(_)) {
+fn element(kind: &ValueKind, value: &mut Value, depth: usize) {
+    if value.is_null() && !matches!(kind, ValueKind::Any | ValueKind::Nested(_)) {
         *value = zero::element(kind);
     } else {
         one(kind, value, depth);
     }
 }
 
-fn one(kind: &Kind, value: &mut Value, depth: usize) {
+fn one(kind: &ValueKind, value: &mut Value, depth: usize) {
     match (kind, &mut *value) {
-        (Kind::Message(message), Value::Object(map)) => object(message, map, depth),
-        (Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings, Value::Object(map)) => {
+        (ValueKind::Message(message), Value::Object(map)) => object(message, map, depth),
+        (ValueKind::SchemaOrBool | ValueKind::SchemaOrArray | ValueKind::SchemaOrStrings, Value::Object(map)) => {
             object(schema_props(), map, depth);
         }
-        (Kind::SchemaOrArray, Value::Array(list)) => {
+        (ValueKind::SchemaOrArray, Value::Array(list)) => {
             for item in list {
                 if let Value::Object(map) = item {
                     object(schema_props(), map, depth + 1);
@@ -107,10 +107,10 @@ fn one(kind: &Kind, value: &mut Value, depth: usize) {
 }
 
 /// Canonical form of a scalar in a special form.
-fn canonicalize_value(kind: &Kind, value: &mut Value) {
+fn canonicalize_value(kind: &ValueKind, value: &mut Value) {
     let text = match &*value {
         Value::String(text) => text,
-        Value::Number(n) if matches!(kind, Kind::Quantity) => {
+        Value::Number(n) if matches!(kind, ValueKind::Quantity) => {
             let text = n.to_string();
             if let Ok(text) = quantity::canonicalize(&text) {
                 *value = Value::String(text.into_owned());
@@ -120,9 +120,9 @@ fn canonicalize_value(kind: &Kind, value: &mut Value) {
         _ => return,
     };
     let canonical = match kind {
-        Kind::Quantity => quantity::canonicalize(text).ok().map(|t| Value::String(t.into_owned())),
-        Kind::Time => time(text, false).ok(),
-        Kind::MicroTime => time(text, true).ok(),
+        ValueKind::Quantity => quantity::canonicalize(text).ok().map(|t| Value::String(t.into_owned())),
+        ValueKind::Time => time(text, false).ok(),
+        ValueKind::MicroTime => time(text, true).ok(),
         _ => None,
     };
     if let Some(canonical) = canonical {

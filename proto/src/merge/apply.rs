@@ -7,15 +7,15 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::fieldset::{Element, Fields, Set, path_text};
+use super::fieldset::{Element, Set, StoredFields, path_text};
 pub use super::managed::{Compared, Ownable, complaint, keep_timestamps, manager_name, strip};
 use super::managed::{
     Decoded, Entry, Managed, Owner, describe, entries, gvk, last_applied, sync_last_applied, take, unowned,
 };
 use super::shape::Type;
 use super::typed;
-use super::versions::{Changes, View};
-pub use super::versions::{One, Version, Versions};
+pub use super::versions::{FieldsVersion, One, Versions};
+use super::versions::{VersionedChanges, View};
 use crate::json::{self, Strictness};
 use crate::schema::zero;
 use crate::schema::{Field, Gvk, Message};
@@ -182,7 +182,8 @@ fn record(
     set.subtract(unowned());
     let time = Some(write.now.to_owned());
     // Who owns already what he changes, and gives nothing up, owns the same afterwards.
-    let same = |own: &Fields| !nobodys && !set.is_empty() && own.contains(&set) && !own.touches(&changes.own.removed);
+    let same =
+        |own: &StoredFields| !nobodys && !set.is_empty() && own.contains(&set) && !own.touches(&changes.own.removed);
     if let Some(own) = managed.0.iter_mut().find(|e| e.owner == *owner && same(&e.set)) {
         own.time = time;
         release(&mut managed, &changes, Some(owner));
@@ -199,7 +200,7 @@ fn record(
 }
 
 /// Takes changed and removed fields from their owners.
-fn release(managed: &mut Managed, changes: &Changes, except: Option<&Owner>) {
+fn release(managed: &mut Managed, changes: &VersionedChanges, except: Option<&Owner>) {
     for entry in managed.0.iter_mut().filter(|e| Some(&e.owner) != except) {
         let changes = changes.seen_by(&entry.owner.api_version);
         for gone in [&changes.modified, &changes.added, &changes.removed] {
@@ -234,20 +235,20 @@ pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, 
     write.view(schema).reconcile(&mut managed, live).map_err(Error::Unknown)?;
     let again = (write.manager == KUBECTL && !force).then(|| managed.clone());
     let outcome = match (attempt(schema, live, config, managed, write, force), again) {
-        (Err(Failure::Conflicts(found)), Some(managed)) => {
+        (Err(ApplyFailure::Conflicts(found)), Some(managed)) => {
             let allowed = taken_over(schema, live);
             let rest: Vec<Owned> = found.into_iter().filter(|o| !allowed.has(&o.path)).collect();
             if rest.is_empty() {
                 attempt(schema, live, config, managed, write, true)
             } else {
-                Err(Failure::Conflicts(rest))
+                Err(ApplyFailure::Conflicts(rest))
             }
         }
         (other, _) => other,
     };
     let mut applied = outcome.map_err(|failure| match failure {
-        Failure::Unknown(text) => Error::Unknown(text),
-        Failure::Conflicts(found) => Error::Conflicts(
+        ApplyFailure::Unknown(text) => Error::Unknown(text),
+        ApplyFailure::Conflicts(found) => Error::Conflicts(
             found.into_iter().map(|o| Conflict { owner: o.owner, field: path_text(&o.path) }).collect(),
         ),
     })?;
@@ -291,13 +292,13 @@ struct Owned {
     path: Vec<Element>,
 }
 
-enum Failure {
+enum ApplyFailure {
     Unknown(String),
     Conflicts(Vec<Owned>),
 }
 
 /// The fields of others that would be changed, by owner.
-fn conflicts(managed: &Managed, owner: &Owner, changes: &Changes) -> Vec<Owned> {
+fn conflicts(managed: &Managed, owner: &Owner, changes: &VersionedChanges) -> Vec<Owned> {
     let mut conflicts = Vec::new();
     for entry in managed.0.iter().filter(|e| e.owner != *owner) {
         let changes = changes.seen_by(&entry.owner.api_version);
@@ -320,7 +321,7 @@ fn attempt(
     mut managed: Managed,
     write: &Write<'_>,
     force: bool,
-) -> Result<Applied, Failure> {
+) -> Result<Applied, ApplyFailure> {
     let kind = Type::Message(schema);
     let view = write.view(schema);
     let owner = write.owner(true);
@@ -335,15 +336,15 @@ fn attempt(
     // Who sets everything again gives nothing up.
     let keeps = last_version == write.api_version && last.difference(&set).is_empty();
     managed.put(Entry { owner: owner.clone(), set: set.into(), time });
-    let failed = |e: String| Failure::Unknown(format!("failed to prune fields: {e}"));
+    let failed = |e: String| ApplyFailure::Unknown(format!("failed to prune fields: {e}"));
     let pruned = if keeps { Ok(merged) } else { view.prune(merged, &managed, &last, &last_version).map_err(failed) };
     let mut pruned = pruned?;
 
-    let changes = view.changes(&managed, live, &pruned, write.ownable).map_err(Failure::Unknown)?;
+    let changes = view.changes(&managed, live, &pruned, write.ownable).map_err(ApplyFailure::Unknown)?;
     if !force {
         let conflicts = conflicts(&managed, &owner, &changes);
         if !conflicts.is_empty() {
-            return Err(Failure::Conflicts(conflicts));
+            return Err(ApplyFailure::Conflicts(conflicts));
         }
     }
     release(&mut managed, &changes, Some(&owner));
@@ -358,7 +359,7 @@ fn attempt(
     let mut object = if changed {
         strip(&mut pruned);
         let touched = if keeps { config } else { &Value::Null };
-        settle(schema, &mut pruned, touched).map_err(|e| Failure::Unknown(e.to_string()))?;
+        settle(schema, &mut pruned, touched).map_err(|e| ApplyFailure::Unknown(e.to_string()))?;
         pruned
     } else {
         live.clone()

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 pub use element::{Element, path_text};
-pub(super) use stored::Fields;
+pub(super) use stored::StoredFields;
 
 /// A set of paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -328,7 +328,7 @@ mod tests {
             (json!({"f:l": {"k:{\"name\":\"d\"}": {}}}), false, false),
         ] {
             let other = set(other);
-            let (lazy, read) = (Fields::stored(stored.clone()), Fields::from(set(stored.clone())));
+            let (lazy, read) = (StoredFields::stored(stored.clone()), StoredFields::from(set(stored.clone())));
             for fields in [&lazy, &read] {
                 assert_eq!((fields.touches(&other), fields.contains(&other)), (touches, contains), "{other:?}");
             }
@@ -337,7 +337,7 @@ mod tests {
             assert_eq!(less.into_set(), set(stored.clone()).difference(&other));
             assert_eq!(lazy.into_value(), stored);
         }
-        assert!(Fields::stored(Value::Null).is_empty() && Fields::stored(json!({})).is_empty());
+        assert!(StoredFields::stored(Value::Null).is_empty() && StoredFields::stored(json!({})).is_empty());
     }
 
     #[test]

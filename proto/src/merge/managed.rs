@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-use super::fieldset::{Fields, Set};
+use super::fieldset::{Set, StoredFields};
 use crate::selector::format::quote;
 
 /// Name of the owner that old update entries are merged into.
@@ -46,7 +46,7 @@ impl Owner {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub owner: Owner,
-    pub set: Fields,
+    pub set: StoredFields,
     pub time: Option<String>,
 }
 
@@ -125,9 +125,11 @@ impl Managed {
             let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
             let fields = entry.get_mut("fieldsV1").map(Value::take).unwrap_or_default();
             let set = if stored || fields.is_null() {
-                Fields::stored(fields)
+                StoredFields::stored(fields)
             } else {
-                Fields::from(Set::parse(&fields).ok_or_else(|| format!("error decoding versioned set from {fields}"))?)
+                StoredFields::from(
+                    Set::parse(&fields).ok_or_else(|| format!("error decoding versioned set from {fields}"))?,
+                )
             };
             managed.put(Entry { owner, set, time });
         }

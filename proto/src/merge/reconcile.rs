@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::fieldset::{Element, Fields, Set};
+use super::fieldset::{Element, Set, StoredFields};
 use super::shape::{MapShape, Relation, Shape, Type};
 
 /// Type below a place.
@@ -38,7 +38,7 @@ impl<'a> Below<'a> {
 }
 
 /// Brings a set of an object of a type up to date.
-pub(super) fn reconcile(kind: Type<'_>, fields: &mut Fields) {
+pub(super) fn reconcile(kind: Type<'_>, fields: &mut StoredFields) {
     if fields.unread().is_none_or(|stored| is_finer(&below(kind), stored)) {
         fields.change(|set| coarsen(&below(kind), set));
     }
@@ -104,10 +104,10 @@ mod tests {
                 json!({"f:spec": {"f:tolerations": {}, "f:volumes": {"k:{\"name\":\"v\"}": {".": {}, "f:name": {}}}}}),
             ),
         ] {
-            let mut fields = Fields::stored(noted.clone());
+            let mut fields = StoredFields::stored(noted.clone());
             reconcile(kind, &mut fields);
             assert_eq!(fields.into_value(), now);
-            let mut read = Fields::from(Set::parse(&noted).expect("a set"));
+            let mut read = StoredFields::from(Set::parse(&noted).expect("a set"));
             reconcile(kind, &mut read);
             assert_eq!(read.into_value(), now);
         }

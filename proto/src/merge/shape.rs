@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::fieldset::Element;
-use crate::schema::{Card, Field, Kind, ListType, MapType, Message};
+use crate::schema::{Card, Field, ListType, MapType, Message, ValueKind};
 
 /// Type of a place.
 #[derive(Clone, Copy)]
@@ -85,23 +85,25 @@ impl<'a> Type<'a> {
 
 fn single(field: &Field, atomic: bool) -> Shape<'_> {
     match &field.kind {
-        Kind::Bool => Shape::Scalar(Scalar::Boolean),
-        Kind::Int32 | Kind::Int64 | Kind::Double => Shape::Scalar(Scalar::Numeric),
-        Kind::String | Kind::Bytes => Shape::Scalar(Scalar::Text),
-        Kind::Quantity | Kind::IntOrString | Kind::Time | Kind::MicroTime => Shape::Scalar(Scalar::Untyped),
-        Kind::Message(m) => {
+        ValueKind::Bool => Shape::Scalar(Scalar::Boolean),
+        ValueKind::Int32 | ValueKind::Int64 | ValueKind::Double => Shape::Scalar(Scalar::Numeric),
+        ValueKind::String | ValueKind::Bytes => Shape::Scalar(Scalar::Text),
+        ValueKind::Quantity | ValueKind::IntOrString | ValueKind::Time | ValueKind::MicroTime => {
+            Shape::Scalar(Scalar::Untyped)
+        }
+        ValueKind::Message(m) => {
             let atomic = atomic || (m.atomic && !field.granular);
             Shape::Map(MapShape { atomic, fields: Some(m), element: Type::Any })
         }
-        Kind::Nested(inner) => Type::Field(inner).shape(),
-        Kind::StringList => Shape::List(List { relation: Relation::Atomic, element: Type::Any }),
-        Kind::RawExtension
-        | Kind::FieldsV1
-        | Kind::Json
-        | Kind::SchemaOrBool
-        | Kind::SchemaOrArray
-        | Kind::SchemaOrStrings
-        | Kind::Any => Shape::Any,
+        ValueKind::Nested(inner) => Type::Field(inner).shape(),
+        ValueKind::StringList => Shape::List(List { relation: Relation::Atomic, element: Type::Any }),
+        ValueKind::RawExtension
+        | ValueKind::FieldsV1
+        | ValueKind::Json
+        | ValueKind::SchemaOrBool
+        | ValueKind::SchemaOrArray
+        | ValueKind::SchemaOrStrings
+        | ValueKind::Any => Shape::Any,
     }
 }
 
@@ -167,7 +169,7 @@ impl List<'_> {
                     return Err(what.to_owned());
                 };
                 let fields = match self.element {
-                    Type::Element(Field { kind: Kind::Message(m), .. }) => Some(&**m),
+                    Type::Element(Field { kind: ValueKind::Message(m), .. }) => Some(&**m),
                     _ => None,
                 };
                 let mut found: BTreeMap<&str, Cow<'_, Value>> = BTreeMap::new();
@@ -198,8 +200,8 @@ fn default_of(field: &Field) -> Option<Value> {
     }
     match field.kind {
         _ if field.pointer || field.omit_empty || field.card != Card::Single => None,
-        Kind::String => Some(Value::from("")),
-        Kind::Int32 | Kind::Int64 => Some(Value::from(0)),
+        ValueKind::String => Some(Value::from("")),
+        ValueKind::Int32 | ValueKind::Int64 => Some(Value::from(0)),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::{go_print, go_type, json_type};
-use crate::schema::{Card, Field, Kind, Message};
+use crate::schema::{Card, Field, Message, ValueKind};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -70,7 +70,7 @@ enum Schema<'a> {
 }
 
 /// Schema and merge strategy of one field.
-struct Known<'a> {
+struct FieldStrategy<'a> {
     schema: Schema<'a>,
     merge: bool,
     replace: bool,
@@ -78,18 +78,18 @@ struct Known<'a> {
 }
 
 impl<'a> Schema<'a> {
-    fn of_kind(kind: &'a Kind) -> Self {
+    fn of_kind(kind: &'a ValueKind) -> Self {
         match kind {
-            Kind::Message(m) => Self::Struct(m),
+            ValueKind::Message(m) => Self::Struct(m),
             _ => Self::Unknown,
         }
     }
 
-    fn field(self, name: &str) -> Known<'a> {
-        let unknown = Known { schema: Schema::Unknown, merge: false, replace: false, key: "" };
+    fn field(self, name: &str) -> FieldStrategy<'a> {
+        let unknown = FieldStrategy { schema: Schema::Unknown, merge: false, replace: false, key: "" };
         match self {
             Self::Struct(message) => match message.field(name) {
-                Some(field) => Known {
+                Some(field) => FieldStrategy {
                     schema: if field.card == Card::Map { Self::MapOf(field) } else { Self::of_kind(&field.kind) },
                     merge: field.patch.merge,
                     replace: field.patch.replace,
@@ -97,7 +97,7 @@ impl<'a> Schema<'a> {
                 },
                 None => unknown,
             },
-            Self::MapOf(field) => Known { schema: Self::of_kind(&field.kind), ..unknown },
+            Self::MapOf(field) => FieldStrategy { schema: Self::of_kind(&field.kind), ..unknown },
             Self::Unknown => unknown,
         }
     }
@@ -327,7 +327,7 @@ fn element_type(original: &[Value], patch: &[Value]) -> Result<&'static str, Err
     Ok(first.unwrap_or_default())
 }
 
-fn merge_list(mut original: Vec<Value>, patch: Vec<Value>, known: &Known<'_>) -> Result<Vec<Value>, Error> {
+fn merge_list(mut original: Vec<Value>, patch: Vec<Value>, known: &FieldStrategy<'_>) -> Result<Vec<Value>, Error> {
     if original.is_empty() && patch.is_empty() {
         return Ok(original);
     }

@@ -11,7 +11,7 @@ use crate::schema::Message;
 
 /// A version that an entry of managed fields speaks of.
 #[derive(Debug, Clone)]
-pub enum Version<'v> {
+pub enum FieldsVersion<'v> {
     /// Objects are not converted to it: it is taken for the version at hand.
     Same,
     /// A version with its own schema.
@@ -25,7 +25,7 @@ pub enum Version<'v> {
 /// The versions of a kind.
 pub trait Versions {
     /// Finds the schema of a version.
-    fn find(&self, api_version: &str) -> Version<'_>;
+    fn find(&self, api_version: &str) -> FieldsVersion<'_>;
     /// The object in a version that [`find`](Self::find) knows as another.
     fn convert(&self, object: &Value, api_version: &str) -> Value;
 }
@@ -35,8 +35,8 @@ pub trait Versions {
 pub struct One;
 
 impl Versions for One {
-    fn find(&self, _: &str) -> Version<'_> {
-        Version::Same
+    fn find(&self, _: &str) -> FieldsVersion<'_> {
+        FieldsVersion::Same
     }
 
     fn convert(&self, object: &Value, _: &str) -> Value {
@@ -61,9 +61,9 @@ impl<'v> View<'v> {
             return Some((self.api_version, Type::Message(self.schema)));
         }
         match self.versions.find(api_version) {
-            Version::Same => Some((self.api_version, Type::Message(self.schema))),
-            Version::Other(schema) => Some((api_version, Type::Message(schema))),
-            Version::Gone | Version::Lost(_) => None,
+            FieldsVersion::Same => Some((self.api_version, Type::Message(self.schema))),
+            FieldsVersion::Other(schema) => Some((api_version, Type::Message(schema))),
+            FieldsVersion::Gone | FieldsVersion::Lost(_) => None,
         }
     }
 
@@ -96,22 +96,22 @@ impl<'v> View<'v> {
         if managed.0.iter().all(|e| e.owner.api_version == self.api_version) {
             return Ok(());
         }
-        managed.0.retain(|e| !matches!(self.find(&e.owner.api_version), Version::Gone));
+        managed.0.retain(|e| !matches!(self.find(&e.owner.api_version), FieldsVersion::Gone));
         let mut others: Vec<&str> = managed.0.iter().map(|e| e.owner.api_version.as_str()).collect();
         others.sort_unstable();
         others.dedup();
         let reached = |version: &&str| match self.find(version) {
-            Version::Lost(why) => Err(why),
-            Version::Other(schema) => self.convert(live, version, Type::Message(schema)).map(drop),
-            Version::Same | Version::Gone => Ok(()),
+            FieldsVersion::Lost(why) => Err(why),
+            FieldsVersion::Other(schema) => self.convert(live, version, Type::Message(schema)).map(drop),
+            FieldsVersion::Same | FieldsVersion::Gone => Ok(()),
         };
         // All are looked at before any is judged: what only others know is asked for at once.
         let outcomes: Vec<Result<(), String>> = others.iter().map(reached).collect();
         outcomes.into_iter().collect()
     }
 
-    fn find(&self, api_version: &str) -> Version<'v> {
-        if api_version == self.api_version { Version::Same } else { self.versions.find(api_version) }
+    fn find(&self, api_version: &str) -> FieldsVersion<'v> {
+        if api_version == self.api_version { FieldsVersion::Same } else { self.versions.find(api_version) }
     }
 
     /// Compares a write in every version of the entries; fields that are not `ownable` are ignored.
@@ -124,7 +124,7 @@ impl<'v> View<'v> {
         live: &Value,
         new: &Value,
         ownable: &Ownable,
-    ) -> Result<Changes, String> {
+    ) -> Result<VersionedChanges, String> {
         let own = typed::compare(Type::Message(self.schema), live, new).narrowed(ownable);
         let mut others: Vec<(String, Comparison)> = Vec::new();
         for entry in &managed.0 {
@@ -139,7 +139,7 @@ impl<'v> View<'v> {
             let heard = self.schema.has_protobuf || !self.main;
             others.push((version.to_owned(), if heard { changes.narrowed(ownable) } else { changes }));
         }
-        Ok(Changes { own, others })
+        Ok(VersionedChanges { own, others })
     }
 
     /// Removes what the applier set last time, in the version of that time, and nobody owns any more.
@@ -197,12 +197,12 @@ impl<'v> View<'v> {
 }
 
 /// Changes of a write in each version.
-pub(super) struct Changes {
+pub(super) struct VersionedChanges {
     pub own: Comparison,
     others: Vec<(String, Comparison)>,
 }
 
-impl Changes {
+impl VersionedChanges {
     /// Changes in the version of an entry.
     pub(super) fn seen_by(&self, api_version: &str) -> &Comparison {
         self.others.iter().find(|(known, _)| known == api_version).map_or(&self.own, |(_, changes)| changes)

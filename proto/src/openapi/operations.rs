@@ -32,7 +32,7 @@ pub(super) enum Body {
 
 /// One operation.
 #[derive(Debug, Clone)]
-pub(super) struct Operation {
+pub(super) struct ApiOperation {
     pub method: &'static str,
     pub id: String,
     pub tag: String,
@@ -48,7 +48,7 @@ pub(super) struct Operation {
 #[derive(Debug, Clone)]
 pub(super) struct Path {
     pub path: String,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<ApiOperation>,
 }
 
 impl Path {
@@ -156,8 +156,8 @@ fn tag(group: &str) -> String {
     chars.next().map_or_else(String::new, |c| c.to_ascii_lowercase().to_string() + chars.as_str())
 }
 
-fn simple(method: &'static str, id: String, tag: String, body: Body) -> Operation {
-    Operation {
+fn simple(method: &'static str, id: String, tag: String, body: Body) -> ApiOperation {
+    ApiOperation {
         method,
         id,
         tag,
@@ -176,7 +176,7 @@ fn meta(kind: &str) -> Body {
 
 /// The paths that are not about resources of one version.
 pub(super) fn fixed(path: &str) -> Option<Path> {
-    let one = |path: &str, operation: Operation| Some(Path { path: path.to_owned(), operations: vec![operation] });
+    let one = |path: &str, operation: ApiOperation| Some(Path { path: path.to_owned(), operations: vec![operation] });
     match path {
         "api" => one("/api/", simple("get", "getCoreAPIVersions".into(), "core".into(), meta("APIVersions"))),
         "apis" => one("/apis/", simple("get", "getAPIVersions".into(), "apis".into(), meta("APIGroupList"))),
@@ -265,8 +265,8 @@ impl Builder<'_> {
         id: String,
         action: &'static str,
         responses: Vec<(&'static str, Body)>,
-    ) -> Operation {
-        Operation {
+    ) -> ApiOperation {
+        ApiOperation {
             method,
             id,
             tag: self.tag.to_owned(),
@@ -295,7 +295,7 @@ impl Builder<'_> {
         let row = self.row;
         let (base, plural) = (self.base, row.plural.as_ref());
         let own = if row.namespaced { format!("namespaces/{{namespace}}/{plural}") } else { plural.to_owned() };
-        let mut push = |path: String, operations: Vec<Operation>| {
+        let mut push = |path: String, operations: Vec<ApiOperation>| {
             if !operations.is_empty() {
                 out.push(Path { path, operations });
             }
@@ -330,14 +330,14 @@ impl Builder<'_> {
         }
     }
 
-    fn watch(&self, id: String, action: &'static str, place: &[Parameter]) -> Operation {
+    fn watch(&self, id: String, action: &'static str, place: &[Parameter]) -> ApiOperation {
         let mut operation = self.operation("get", id, action, vec![("200", meta("WatchEvent"))]);
         operation.parameters = [LIST, place].concat();
         operation.media = Media::Watchable;
         operation
     }
 
-    fn collection(&self) -> Vec<Operation> {
+    fn collection(&self) -> Vec<ApiOperation> {
         let row = self.row;
         let (words, namespaced, kind) = (self.words, self.namespaced(), &row.kind);
         let place = self.place(false);
@@ -364,7 +364,7 @@ impl Builder<'_> {
         out
     }
 
-    fn create(&self, id: String, object: Body, place: Vec<Parameter>) -> Operation {
+    fn create(&self, id: String, object: Body, place: Vec<Parameter>) -> ApiOperation {
         let responses = ["200", "201", "202"].map(|code| (code, object.clone())).to_vec();
         let mut operation = self.operation("post", id, "post", responses);
         operation.parameters = [WRITE, place.as_slice()].concat();
@@ -372,7 +372,7 @@ impl Builder<'_> {
         operation
     }
 
-    fn single(&self) -> Vec<Operation> {
+    fn single(&self) -> Vec<ApiOperation> {
         let row = self.row;
         let suffix = format!("{}{}{}", self.words, self.namespaced(), row.kind);
         let verbs: Vec<&str> = row.verbs.iter().map(AsRef::as_ref).collect();
@@ -388,7 +388,7 @@ impl Builder<'_> {
         out
     }
 
-    fn reads_and_writes(&self, suffix: &str, object: &Body, verbs: &[&str]) -> Vec<Operation> {
+    fn reads_and_writes(&self, suffix: &str, object: &Body, verbs: &[&str]) -> Vec<ApiOperation> {
         let place = self.place(true);
         let mut out = Vec::new();
         if verbs.contains(&"get") {
@@ -413,7 +413,7 @@ impl Builder<'_> {
         out
     }
 
-    fn subresource(&self, sub: &Subresource, with_path: bool) -> Vec<Operation> {
+    fn subresource(&self, sub: &Subresource, with_path: bool) -> Vec<ApiOperation> {
         let kind = &self.row.kind;
         let suffix = format!("{}{}{kind}{}", self.words, self.namespaced(), upper(&sub.name));
         let object = body(&sub.group, &sub.version, &sub.kind);
@@ -439,7 +439,7 @@ impl Builder<'_> {
         operations
     }
 
-    fn connect(&self, sub: &Subresource, with_path: bool) -> Vec<Operation> {
+    fn connect(&self, sub: &Subresource, with_path: bool) -> Vec<ApiOperation> {
         let methods: &[&'static str] = match sub.name.as_ref() {
             "proxy" => &["delete", "get", "head", "options", "patch", "post", "put"],
             _ => &["get", "post"],

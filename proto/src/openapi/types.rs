@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::descriptions;
-use crate::schema::{self, Card, Field, Kind, ListType, MapType, Message};
+use crate::schema::{self, Card, Field, ListType, MapType, Message, ValueKind};
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const RUNTIME: &str = "io.k8s.apimachinery.pkg.";
@@ -43,18 +43,18 @@ pub(super) fn name(message: &Message) -> String {
 }
 
 /// Published name of a special form; None for those without a schema of their own.
-fn special(kind: &Kind) -> Option<String> {
+fn special(kind: &ValueKind) -> Option<String> {
     Some(match kind {
-        Kind::Quantity => format!("{RUNTIME}api.resource.Quantity"),
-        Kind::IntOrString => format!("{RUNTIME}util.intstr.IntOrString"),
-        Kind::Time => format!("{META}Time"),
-        Kind::MicroTime => format!("{META}MicroTime"),
-        Kind::RawExtension => format!("{RUNTIME}runtime.RawExtension"),
-        Kind::FieldsV1 => format!("{META}FieldsV1"),
-        Kind::Json => format!("{APIEXT}JSON"),
-        Kind::SchemaOrBool => format!("{APIEXT}JSONSchemaPropsOrBool"),
-        Kind::SchemaOrArray => format!("{APIEXT}JSONSchemaPropsOrArray"),
-        Kind::SchemaOrStrings => format!("{APIEXT}JSONSchemaPropsOrStringArray"),
+        ValueKind::Quantity => format!("{RUNTIME}api.resource.Quantity"),
+        ValueKind::IntOrString => format!("{RUNTIME}util.intstr.IntOrString"),
+        ValueKind::Time => format!("{META}Time"),
+        ValueKind::MicroTime => format!("{META}MicroTime"),
+        ValueKind::RawExtension => format!("{RUNTIME}runtime.RawExtension"),
+        ValueKind::FieldsV1 => format!("{META}FieldsV1"),
+        ValueKind::Json => format!("{APIEXT}JSON"),
+        ValueKind::SchemaOrBool => format!("{APIEXT}JSONSchemaPropsOrBool"),
+        ValueKind::SchemaOrArray => format!("{APIEXT}JSONSchemaPropsOrArray"),
+        ValueKind::SchemaOrStrings => format!("{APIEXT}JSONSchemaPropsOrStringArray"),
         _ => return None,
     })
 }
@@ -77,7 +77,7 @@ pub(super) fn close_over(root: &str, names: &mut BTreeSet<String>) {
         let Some(message) = message_of(&next) else { continue };
         for field in message.fields.iter() {
             match &field.kind {
-                Kind::Message(inner) => open.push(name(inner)),
+                ValueKind::Message(inner) => open.push(name(inner)),
                 kind => open.extend(special(kind)),
             }
         }
@@ -224,18 +224,18 @@ fn property(field: &Field, dialect: Dialect) -> Value {
 fn value(field: &Field, zero: bool, dialect: Dialect) -> Map<String, Value> {
     let mut out = Map::new();
     let (kind, format, default) = match &field.kind {
-        Kind::Bool => ("boolean", None, json!(false)),
-        Kind::Int32 => ("integer", Some("int32"), json!(0)),
-        Kind::Int64 => ("integer", Some("int64"), json!(0)),
-        Kind::Double => ("number", Some("double"), json!(0)),
-        Kind::String => ("string", None, json!("")),
-        Kind::Bytes => ("string", Some("byte"), Value::Null),
-        Kind::StringList => {
+        ValueKind::Bool => ("boolean", None, json!(false)),
+        ValueKind::Int32 => ("integer", Some("int32"), json!(0)),
+        ValueKind::Int64 => ("integer", Some("int64"), json!(0)),
+        ValueKind::Double => ("number", Some("double"), json!(0)),
+        ValueKind::String => ("string", None, json!("")),
+        ValueKind::Bytes => ("string", Some("byte"), Value::Null),
+        ValueKind::StringList => {
             out.insert("type".to_owned(), json!("array"));
             out.insert("items".to_owned(), strings(dialect));
             return out;
         }
-        Kind::Message(inner) => {
+        ValueKind::Message(inner) => {
             let plain = !field.pointer || field.card != Card::Single;
             return named(&name(inner), plain, dialect);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::Content;
-use super::operations::{self, Body, In, Operation, Parameter, Path};
+use super::operations::{self, ApiOperation, Body, In, Parameter, Path};
 use super::types::{self, Dialect};
 use crate::discovery;
 use crate::resources::Resource;
@@ -61,7 +61,7 @@ const DELETE_BODY: &str = "body-2Y1dVQaQ";
 const PATCH_BODY: &str = "body-78PwaGsr";
 
 /// Suffix of a shared parameter's name, by the operations of the path.
-fn suffix(parameter: &Parameter, path: &str, operations: &[Operation]) -> Option<&'static str> {
+fn suffix(parameter: &Parameter, path: &str, operations: &[ApiOperation]) -> Option<&'static str> {
     let exec = path.ends_with("/exec");
     let log = path.ends_with("/log");
     let patch = operations.iter().all(|o| o.method == "patch");
@@ -102,7 +102,7 @@ fn plain(name: &str, place: In, kind: &str) -> Value {
     }
 }
 
-fn parameter(parameter: &Parameter, path: &str, operations: &[Operation]) -> Value {
+fn parameter(parameter: &Parameter, path: &str, operations: &[ApiOperation]) -> Value {
     match suffix(parameter, path, operations) {
         Some(full) => json!({"$ref": format!("#/parameters/{full}")}),
         None => plain(parameter.name, parameter.place, parameter.kind),
@@ -236,7 +236,7 @@ fn body_parameter(body: &Body, required: bool) -> Value {
     value
 }
 
-fn request(operation: &Operation) -> Option<Value> {
+fn request(operation: &ApiOperation) -> Option<Value> {
     let (body, required) = operation.request.as_ref()?;
     Some(match operation.method {
         "delete" => json!({"$ref": format!("#/parameters/{DELETE_BODY}")}),
@@ -245,7 +245,7 @@ fn request(operation: &Operation) -> Option<Value> {
     })
 }
 
-fn render(operation: &Operation, path: &str) -> Value {
+fn render(operation: &ApiOperation, path: &str) -> Value {
     let mut out = Map::new();
     out.insert("operationId".to_owned(), json!(operation.id));
     out.insert("tags".to_owned(), json!([operation.tag]));

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Content;
 use super::media::Accepts;
-use super::operations::{self, Body, In, Operation, Parameter, Path};
+use super::operations::{self, ApiOperation, Body, In, Parameter, Path};
 use super::types::{self, Dialect};
 use crate::discovery;
 use crate::resources::Resource;
@@ -84,7 +84,7 @@ fn content(media: &[&str], body: &Body) -> Value {
     Value::Object(map)
 }
 
-fn operation(operation: &Operation) -> Value {
+fn operation(operation: &ApiOperation) -> Value {
     let mut out = Map::new();
     out.insert("operationId".to_owned(), json!(operation.id));
     out.insert("tags".to_owned(), json!([operation.tag]));

@@ -6,7 +6,7 @@ use super::wire::{Reader, Wire};
 use super::{Error, MAGIC};
 use crate::json::{self, MAX_TREE_DEPTH, decode_any_at, schema_props, time_value};
 use crate::schema::zero;
-use crate::schema::{Card, Field, Kind, Message, Target};
+use crate::schema::{Card, Field, Message, Target, ValueKind};
 use crate::{quantity, scalar};
 
 /// An object in an envelope in another object counts as so many levels: nobody needs many of them, and each takes much
@@ -73,7 +73,7 @@ fn follow<'p>(schema: &Message, data: &[u8], name: &str, mut path: impl Iterator
         Card::Map => return None,
     };
     match (&field.kind, path.next()) {
-        (Kind::Message(inner), Some(next)) => {
+        (ValueKind::Message(inner), Some(next)) => {
             // A small enough depth: that of the pointer.
             let rest: Vec<&str> = path.collect();
             let rest: Box<dyn Iterator<Item = &str>> = Box::new(rest.into_iter());
@@ -130,11 +130,14 @@ fn read_field(field: &Field, wire: Wire<'_>, map: &mut Map<String, Value>, depth
             let slot = map.entry(name).or_insert_with(|| Value::Array(Vec::new()));
             let Value::Array(list) = slot else { return Ok(()) };
             match (&field.kind, wire) {
-                (kind @ (Kind::Int32 | Kind::Int64 | Kind::Bool | Kind::Double), Wire::Bytes(packed)) => {
+                (
+                    kind @ (ValueKind::Int32 | ValueKind::Int64 | ValueKind::Bool | ValueKind::Double),
+                    Wire::Bytes(packed),
+                ) => {
                     let mut reader = Reader::new(packed);
                     while !reader.is_empty() {
                         let item = match kind {
-                            Kind::Double => Wire::Fixed64(reader.fixed64()?),
+                            ValueKind::Double => Wire::Fixed64(reader.fixed64()?),
                             _ => Wire::Varint(reader.varint()?),
                         };
                         list.push(one(kind, name, item, None, depth)?);
@@ -178,19 +181,19 @@ pub(super) fn embedded_kind(field: &Field) -> Option<(String, &str)> {
     Some((gvk.api_version(), &gvk.kind))
 }
 
-fn one(kind: &Kind, name: &str, wire: Wire<'_>, old: Option<Value>, depth: usize) -> Result<Value, Error> {
+fn one(kind: &ValueKind, name: &str, wire: Wire<'_>, old: Option<Value>, depth: usize) -> Result<Value, Error> {
     Ok(match kind {
-        Kind::Bool => Value::Bool(wire.int(name)? != 0),
+        ValueKind::Bool => Value::Bool(wire.int(name)? != 0),
         #[expect(clippy::cast_possible_truncation, reason = "32 bits of the wire, as Go reads them")]
-        Kind::Int32 => Value::from(wire.int(name)? as i32),
-        Kind::Int64 => Value::from(wire.int(name)?),
-        Kind::Double => match wire {
+        ValueKind::Int32 => Value::from(wire.int(name)? as i32),
+        ValueKind::Int64 => Value::from(wire.int(name)?),
+        ValueKind::Double => match wire {
             Wire::Fixed64(bits) => double(f64::from_bits(bits)),
             other => return other.wrong(name),
         },
-        Kind::String => Value::String(wire.text(name)?),
-        Kind::Bytes => Value::String(scalar::encode_base64(wire.bytes(name)?)),
-        Kind::Message(inner) => {
+        ValueKind::String => Value::String(wire.text(name)?),
+        ValueKind::Bytes => Value::String(scalar::encode_base64(wire.bytes(name)?)),
+        ValueKind::Message(inner) => {
             let mut map = match old {
                 Some(Value::Object(map)) => map,
                 _ => Map::new(),
@@ -198,7 +201,7 @@ fn one(kind: &Kind, name: &str, wire: Wire<'_>, old: Option<Value>, depth: usize
             message(inner, wire.bytes(name)?, &mut map, depth)?;
             Value::Object(map)
         }
-        Kind::Nested(_) | Kind::Any => Value::Null,
+        ValueKind::Nested(_) | ValueKind::Any => Value::Null,
         special => read_special(special, wire.bytes(name)?, depth)?,
     })
 }
@@ -209,13 +212,13 @@ pub(super) fn double(value: f64) -> Value {
 }
 
 /// Types with a JSON form of their own.
-pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Value, Error> {
+pub(super) fn read_special(kind: &ValueKind, data: &[u8], depth: usize) -> Result<Value, Error> {
     if depth >= MAX_TREE_DEPTH {
         return Err(Error::Depth);
     }
     let mut reader = Reader::new(data);
     match kind {
-        Kind::Quantity => {
+        ValueKind::Quantity => {
             let mut text = None;
             while let Some((number, wire)) = reader.next()? {
                 if number == 1 {
@@ -226,7 +229,7 @@ pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Val
             let canonical = quantity::canonicalize(&text).map_err(|e| Error::Value(e.to_string()))?;
             Ok(Value::String(canonical.into_owned()))
         }
-        Kind::IntOrString => {
+        ValueKind::IntOrString => {
             let (mut is_text, mut number_value, mut text) = (false, 0, String::new());
             while let Some((number, wire)) = reader.next()? {
                 match number {
@@ -239,7 +242,7 @@ pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Val
             }
             Ok(if is_text { Value::String(text) } else { Value::from(number_value) })
         }
-        Kind::Time | Kind::MicroTime => {
+        ValueKind::Time | ValueKind::MicroTime => {
             if data.is_empty() {
                 return Ok(Value::Null);
             }
@@ -251,11 +254,11 @@ pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Val
                     _ => {}
                 }
             }
-            let micro = matches!(kind, Kind::MicroTime);
+            let micro = matches!(kind, ValueKind::MicroTime);
             let nanos = if micro { i32::try_from(nanos.clamp(0, 999_999_999)).unwrap_or(0) } else { 0 };
             Ok(time_value(seconds, nanos, micro))
         }
-        Kind::RawExtension | Kind::FieldsV1 | Kind::Json => {
+        ValueKind::RawExtension | ValueKind::FieldsV1 | ValueKind::Json => {
             let mut raw: &[u8] = &[];
             while let Some((number, wire)) = reader.next()? {
                 if number == 1 {
@@ -264,7 +267,7 @@ pub(super) fn read_special(kind: &Kind, data: &[u8], depth: usize) -> Result<Val
             }
             raw_value(raw, depth + 1)
         }
-        Kind::StringList => {
+        ValueKind::StringList => {
             let mut list = Vec::new();
             while let Some((number, wire)) = reader.next()? {
                 if number == 1 {
@@ -292,8 +295,8 @@ fn raw_value(raw: &[u8], depth: usize) -> Result<Value, Error> {
     decode_any_at(raw, depth).map_err(|e| Error::Value(e.to_string()))
 }
 
-fn schema_or(kind: &Kind, mut reader: Reader<'_>, depth: usize) -> Result<Value, Error> {
-    let schema_number = if matches!(kind, Kind::SchemaOrBool) { 2 } else { 1 };
+fn schema_or(kind: &ValueKind, mut reader: Reader<'_>, depth: usize) -> Result<Value, Error> {
+    let schema_number = if matches!(kind, ValueKind::SchemaOrBool) { 2 } else { 1 };
     let mut schema = None;
     let mut list = Vec::new();
     let mut allows = false;
@@ -305,18 +308,18 @@ fn schema_or(kind: &Kind, mut reader: Reader<'_>, depth: usize) -> Result<Value,
             continue;
         }
         match (kind, number) {
-            (Kind::SchemaOrBool, 1) => allows = wire.int("allows")? != 0,
-            (Kind::SchemaOrArray, 2) => {
+            (ValueKind::SchemaOrBool, 1) => allows = wire.int("allows")? != 0,
+            (ValueKind::SchemaOrArray, 2) => {
                 let mut map = Map::new();
                 message(schema_props(), wire.bytes("jSONSchemas")?, &mut map, depth + 1)?;
                 list.push(Value::Object(map));
             }
-            (Kind::SchemaOrStrings, 2) => list.push(Value::String(wire.text("property")?)),
+            (ValueKind::SchemaOrStrings, 2) => list.push(Value::String(wire.text("property")?)),
             _ => {}
         }
     }
     Ok(match (kind, schema) {
-        (Kind::SchemaOrBool, None) => Value::Bool(allows),
+        (ValueKind::SchemaOrBool, None) => Value::Bool(allows),
         (_, Some(schema)) if list.is_empty() => schema,
         (_, None) if list.is_empty() => Value::Null,
         _ => Value::Array(list),

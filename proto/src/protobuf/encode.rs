@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::wire;
 use crate::json::{MAX_TREE_DEPTH, encode_any, schema_props};
-use crate::schema::{Card, Field, Kind, Message, Target};
+use crate::schema::{Card, Field, Message, Target, ValueKind};
 use crate::{quantity, scalar};
 
 static NULL: Value = Value::Null;
@@ -73,7 +73,8 @@ impl<'v> Members<'v> {
 
 fn write_field(number: u32, field: &Field, value: &Value, depth: usize, out: &mut Vec<u8>) {
     match (field.card, value) {
-        (Card::Single, Value::Null) if field.pointer || matches!(field.kind, Kind::Bytes | Kind::StringList) => {}
+        (Card::Single, Value::Null)
+            if field.pointer || matches!(field.kind, ValueKind::Bytes | ValueKind::StringList) => {}
         (Card::Single, value) => one(number, &field.kind, value, depth, out),
         (Card::Repeated, Value::Array(list)) => {
             for item in list {
@@ -92,24 +93,24 @@ fn write_field(number: u32, field: &Field, value: &Value, depth: usize, out: &mu
     }
 }
 
-fn one(number: u32, kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
+fn one(number: u32, kind: &ValueKind, value: &Value, depth: usize, out: &mut Vec<u8>) {
     let text = value.as_str();
     match kind {
-        Kind::Bool => wire::number(number, i64::from(value.as_bool().unwrap_or_default()), out),
-        Kind::Int32 | Kind::Int64 => wire::number(number, integer(value), out),
-        Kind::Double => {
+        ValueKind::Bool => wire::number(number, i64::from(value.as_bool().unwrap_or_default()), out),
+        ValueKind::Int32 | ValueKind::Int64 => wire::number(number, integer(value), out),
+        ValueKind::Double => {
             wire::tag(number, wire::FIXED64, out);
             out.extend_from_slice(&value.as_f64().unwrap_or_default().to_le_bytes());
         }
-        Kind::String => wire::bytes(number, text.unwrap_or_default().as_bytes(), out),
-        Kind::Bytes => {
+        ValueKind::String => wire::bytes(number, text.unwrap_or_default().as_bytes(), out),
+        ValueKind::Bytes => {
             wire::bytes(number, &scalar::decode_base64(text.unwrap_or_default()).unwrap_or_default(), out);
         }
-        Kind::Message(inner) => wire::nested(number, out, |out| match value {
+        ValueKind::Message(inner) => wire::nested(number, out, |out| match value {
             Value::Object(map) => message(inner, map, depth, out),
             _ => message(inner, &Map::new(), depth, out),
         }),
-        Kind::Nested(_) | Kind::Any => {}
+        ValueKind::Nested(_) | ValueKind::Any => {}
         special => wire::nested(number, out, |out| write_special(special, value, depth, out)),
     }
 }
@@ -119,10 +120,10 @@ fn integer(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_f64().map(|f| f as i64)).unwrap_or_default()
 }
 
-fn write_special(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
+fn write_special(kind: &ValueKind, value: &Value, depth: usize, out: &mut Vec<u8>) {
     let text = value.as_str();
     match kind {
-        Kind::Quantity => {
+        ValueKind::Quantity => {
             let number;
             let text = match value {
                 Value::Number(n) => {
@@ -136,13 +137,13 @@ fn write_special(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
                 Err(_) => wire::bytes(1, text.as_bytes(), out),
             }
         }
-        Kind::IntOrString => {
+        ValueKind::IntOrString => {
             wire::number(1, i64::from(text.is_some()), out);
             wire::number(2, if text.is_some() { 0 } else { integer(value) }, out);
             wire::bytes(3, text.unwrap_or_default().as_bytes(), out);
         }
-        Kind::Time | Kind::MicroTime => {
-            let micro = matches!(kind, Kind::MicroTime);
+        ValueKind::Time | ValueKind::MicroTime => {
+            let micro = matches!(kind, ValueKind::MicroTime);
             let Some(Ok((seconds, nanos))) = text.map(|t| scalar::parse_time(t, micro)) else { return };
             if crate::json::time_value(seconds, nanos, micro).is_null() {
                 return;
@@ -150,24 +151,26 @@ fn write_special(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
             wire::number(1, seconds, out);
             wire::number(2, if micro { i64::from(nanos) } else { 0 }, out);
         }
-        Kind::RawExtension | Kind::FieldsV1 | Kind::Json if value.is_null() => {}
-        Kind::RawExtension | Kind::FieldsV1 | Kind::Json => wire::nested(1, out, |out| encode_any(value, out)),
-        Kind::StringList => {
+        ValueKind::RawExtension | ValueKind::FieldsV1 | ValueKind::Json if value.is_null() => {}
+        ValueKind::RawExtension | ValueKind::FieldsV1 | ValueKind::Json => {
+            wire::nested(1, out, |out| encode_any(value, out))
+        }
+        ValueKind::StringList => {
             for item in value.as_array().into_iter().flatten() {
                 wire::bytes(1, item.as_str().unwrap_or_default().as_bytes(), out);
             }
         }
-        Kind::SchemaOrBool => {
+        ValueKind::SchemaOrBool => {
             wire::number(1, i64::from(!matches!(value, Value::Bool(false) | Value::Null)), out);
             write_schema(2, value, depth, out);
         }
-        Kind::SchemaOrArray => {
+        ValueKind::SchemaOrArray => {
             write_schema(1, value, depth, out);
             for item in value.as_array().into_iter().flatten() {
                 one_schema(2, item, depth, out);
             }
         }
-        Kind::SchemaOrStrings => {
+        ValueKind::SchemaOrStrings => {
             write_schema(1, value, depth, out);
             for item in value.as_array().into_iter().flatten() {
                 wire::bytes(2, item.as_str().unwrap_or_default().as_bytes(), out);

@@ -2,7 +2,7 @@
 
 use super::decode::occurrences;
 use super::wire::{Wire, values};
-use crate::schema::{Card, Field, Kind, Message};
+use crate::schema::{Card, Field, Message, ValueKind};
 
 /// Reports whether the field at the end of a path of JSON names is absent from an object without an envelope. Through a
 /// list, it is absent if any element lacks it; the last name of a path through a map is a key.
@@ -20,7 +20,7 @@ pub fn lacks(schema: &Message, data: &[u8], path: &[&str]) -> bool {
 }
 
 fn lacks_inside(field: &Field, wire: Wire<'_>, path: &[&str]) -> bool {
-    let Kind::Message(inner) = &field.kind else { return false };
+    let ValueKind::Message(inner) = &field.kind else { return false };
     wire.bytes(&field.json).is_ok_and(|data| lacks(inner, data, path))
 }
 

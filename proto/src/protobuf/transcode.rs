@@ -14,7 +14,7 @@ use crate::json::{
     MAX_TREE_DEPTH, encode_any, encode_int, encode_name, encode_raw, encode_scalar, encode_text, encode_zero,
 };
 use crate::schema::zero::{self, Zero};
-use crate::schema::{Card, Field, Kind, Message, Target};
+use crate::schema::{Card, Field, Message, Target, ValueKind};
 use crate::{json, quantity, scalar};
 
 /// Appends the JSON text of an object without an envelope. `api_version` and `kind` are written when not empty.
@@ -184,18 +184,18 @@ fn items<'a>(
     out: &mut Vec<u8>,
 ) -> Result<(), Error> {
     match (&field.kind, wire) {
-        (kind @ (Kind::Int32 | Kind::Int64 | Kind::Bool | Kind::Double), Wire::Bytes(packed)) => {
+        (kind @ (ValueKind::Int32 | ValueKind::Int64 | ValueKind::Bool | ValueKind::Double), Wire::Bytes(packed)) => {
             let mut reader = Reader::new(packed);
             while !reader.is_empty() {
                 let item = match kind {
-                    Kind::Double => Wire::Fixed64(reader.fixed64()?),
+                    ValueKind::Double => Wire::Fixed64(reader.fixed64()?),
                     _ => Wire::Varint(reader.varint()?),
                 };
                 one(kind, &field.json, item, depth, found, out)?;
                 out.push(b',');
             }
         }
-        (Kind::Message(inner), wire) => {
+        (ValueKind::Message(inner), wire) => {
             let embedded = embedded_kind(field);
             let type_meta = embedded.as_ref().map(|(api_version, kind)| (api_version.as_str(), *kind));
             object(inner, type_meta, wire.bytes(&field.json)?, depth, found, out)?;
@@ -220,7 +220,7 @@ fn single<'a>(
     let name = field.json.as_ref();
     let Some((_, last)) = found[own.clone()].last().copied() else { return Ok(()) };
     if own.len() > 1
-        && let Kind::Message(inner) = &field.kind
+        && let ValueKind::Message(inner) = &field.kind
     {
         // Occurrences of one message are merged; joined bytes decode to just that.
         let mut joined = Vec::new();
@@ -232,13 +232,14 @@ fn single<'a>(
     }
     if !field.pointer && (field.omit_empty || field.omit_zero) {
         let unset = match (&field.kind, last) {
-            (Kind::String | Kind::Bytes | Kind::StringList | Kind::Time | Kind::MicroTime, Wire::Bytes(b)) => {
-                b.is_empty() && (field.omit_zero || !matches!(field.kind, Kind::Time | Kind::MicroTime))
-            }
-            (Kind::Bool | Kind::Int64, Wire::Varint(v)) => v == 0,
+            (
+                ValueKind::String | ValueKind::Bytes | ValueKind::StringList | ValueKind::Time | ValueKind::MicroTime,
+                Wire::Bytes(b),
+            ) => b.is_empty() && (field.omit_zero || !matches!(field.kind, ValueKind::Time | ValueKind::MicroTime)),
+            (ValueKind::Bool | ValueKind::Int64, Wire::Varint(v)) => v == 0,
             #[expect(clippy::cast_possible_truncation, reason = "32 bits of the wire, as Go reads them")]
-            (Kind::Int32, Wire::Varint(v)) => v as u32 == 0,
-            (Kind::Double, Wire::Fixed64(bits)) => f64::from_bits(bits) == 0.0,
+            (ValueKind::Int32, Wire::Varint(v)) => v as u32 == 0,
+            (ValueKind::Double, Wire::Fixed64(bits)) => f64::from_bits(bits) == 0.0,
             _ => false,
         };
         if unset {
@@ -247,7 +248,13 @@ fn single<'a>(
     }
     let special = !matches!(
         field.kind,
-        Kind::Bool | Kind::Int32 | Kind::Int64 | Kind::Double | Kind::String | Kind::Bytes | Kind::Message(_)
+        ValueKind::Bool
+            | ValueKind::Int32
+            | ValueKind::Int64
+            | ValueKind::Double
+            | ValueKind::String
+            | ValueKind::Bytes
+            | ValueKind::Message(_)
     );
     if special {
         let bytes = last.bytes(name)?;
@@ -271,10 +278,10 @@ fn single<'a>(
 }
 
 /// The frequent special forms without a value in between. False, with nothing written, for all others.
-fn written_directly(kind: &Kind, bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
+fn written_directly(kind: &ValueKind, bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
     let mut reader = Reader::new(bytes);
     match kind {
-        Kind::Quantity => {
+        ValueKind::Quantity => {
             let mut text = Cow::Borrowed("0");
             while let Some((number, wire)) = reader.next()? {
                 if number == 1 {
@@ -285,7 +292,7 @@ fn written_directly(kind: &Kind, bytes: &[u8], out: &mut Vec<u8>) -> Result<bool
             encode_text(&canonical, out);
             Ok(true)
         }
-        Kind::RawExtension | Kind::FieldsV1 | Kind::Json => {
+        ValueKind::RawExtension | ValueKind::FieldsV1 | ValueKind::Json => {
             let mut raw: &[u8] = &[];
             while let Some((number, wire)) = reader.next()? {
                 if number == 1 {
@@ -339,9 +346,9 @@ fn map<'a>(
     Ok(())
 }
 
-fn special_value(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
+fn special_value(kind: &ValueKind, value: &Value, depth: usize, out: &mut Vec<u8>) {
     match kind {
-        Kind::SchemaOrBool | Kind::SchemaOrArray | Kind::SchemaOrStrings => {
+        ValueKind::SchemaOrBool | ValueKind::SchemaOrArray | ValueKind::SchemaOrStrings => {
             json::encode_special(kind, value, depth, out);
         }
         _ => encode_any(value, out),
@@ -349,7 +356,7 @@ fn special_value(kind: &Kind, value: &Value, depth: usize, out: &mut Vec<u8>) {
 }
 
 fn one<'a>(
-    kind: &Kind,
+    kind: &ValueKind,
     name: &str,
     wire: Wire<'a>,
     depth: usize,
@@ -357,22 +364,22 @@ fn one<'a>(
     out: &mut Vec<u8>,
 ) -> Result<(), Error> {
     match kind {
-        Kind::Bool => out.extend_from_slice(if wire.int(name)? == 0 { b"false" } else { b"true" }),
+        ValueKind::Bool => out.extend_from_slice(if wire.int(name)? == 0 { b"false" } else { b"true" }),
         #[expect(clippy::cast_possible_truncation, reason = "32 bits of the wire, as Go reads them")]
-        Kind::Int32 => encode_int(i64::from(wire.int(name)? as i32), out),
-        Kind::Int64 => encode_int(wire.int(name)?, out),
-        Kind::Double => match wire {
+        ValueKind::Int32 => encode_int(i64::from(wire.int(name)? as i32), out),
+        ValueKind::Int64 => encode_int(wire.int(name)?, out),
+        ValueKind::Double => match wire {
             Wire::Fixed64(bits) => encode_scalar(&double(f64::from_bits(bits)), out),
             other => return other.wrong(name),
         },
-        Kind::String => encode_text(&String::from_utf8_lossy(wire.bytes(name)?), out),
-        Kind::Bytes => {
+        ValueKind::String => encode_text(&String::from_utf8_lossy(wire.bytes(name)?), out),
+        ValueKind::Bytes => {
             out.push(b'"');
             out.extend_from_slice(scalar::encode_base64(wire.bytes(name)?).as_bytes());
             out.push(b'"');
         }
-        Kind::Message(inner) => object(inner, None, wire.bytes(name)?, depth, found, out)?,
-        Kind::Nested(_) | Kind::Any => out.extend_from_slice(b"null"),
+        ValueKind::Message(inner) => object(inner, None, wire.bytes(name)?, depth, found, out)?,
+        ValueKind::Nested(_) | ValueKind::Any => out.extend_from_slice(b"null"),
         special => {
             let bytes = wire.bytes(name)?;
             if !written_directly(special, bytes, out)? {

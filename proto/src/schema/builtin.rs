@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use super::{Card, Derived, Field, Gvk, Kind, ListType, MapType, Message, MessageRef, Patch, Target, WireField};
+use super::{Card, Derived, Field, Gvk, ListType, MapType, Message, MessageRef, Patch, Target, ValueKind, WireField};
 
 /// A built-in message by its place in the tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ enum Place {
     Inline(u16),
 }
 
-/// [`Kind`] as far as built-in types have it, by number.
+/// [`ValueKind`] as far as built-in types have it, by number.
 #[derive(Clone, Copy)]
 enum Kinds {
     Bool,
@@ -264,7 +264,7 @@ impl FieldRow {
     }
 }
 
-impl From<Kinds> for Kind {
+impl From<Kinds> for ValueKind {
     fn from(kind: Kinds) -> Self {
         match kind {
             Kinds::Bool => Self::Bool,

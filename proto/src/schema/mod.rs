@@ -94,7 +94,7 @@ pub struct Field {
     /// Protobuf number; 0 when the field is not in this message on the wire (type meta, spliced fields).
     pub number: u32,
     /// Type of the value, or of each element.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Single, list or map with string keys.
     pub card: Card,
     /// A Go pointer: absent and zero are different values.
@@ -149,7 +149,7 @@ pub enum Target {
 
 /// Type of a value.
 #[derive(Debug, Clone)]
-pub enum Kind {
+pub enum ValueKind {
     /// Boolean.
     Bool,
     /// Signed 32 bit.
@@ -308,7 +308,7 @@ impl Message {
 impl Field {
     /// A plain field for tables that are built at run time.
     #[must_use]
-    pub fn new(json: impl Into<Cow<'static, str>>, kind: Kind, card: Card) -> Self {
+    pub fn new(json: impl Into<Cow<'static, str>>, kind: ValueKind, card: Card) -> Self {
         Self {
             json: json.into(),
             number: 0,
@@ -336,7 +336,7 @@ impl Field {
     #[must_use]
     pub fn message(&self) -> Option<&Message> {
         match &self.kind {
-            Kind::Message(m) => Some(m),
+            ValueKind::Message(m) => Some(m),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Card, Field, Kind, Message};
+use super::{Card, Field, Message, ValueKind};
 
 /// JSON form of an unset field.
 pub(crate) enum Zero<'a> {
@@ -23,13 +23,13 @@ pub(crate) enum Zero<'a> {
 }
 
 /// Zero value of one element, disregarding omission.
-fn bare(kind: &Kind) -> Zero<'_> {
+fn bare(kind: &ValueKind) -> Zero<'_> {
     match kind {
-        Kind::Bool => Zero::False,
-        Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString => Zero::Number,
-        Kind::String => Zero::Text,
-        Kind::Message(m) => Zero::Struct(m),
-        Kind::Quantity => Zero::Quantity,
+        ValueKind::Bool => Zero::False,
+        ValueKind::Int32 | ValueKind::Int64 | ValueKind::Double | ValueKind::IntOrString => Zero::Number,
+        ValueKind::String => Zero::Text,
+        ValueKind::Message(m) => Zero::Struct(m),
+        ValueKind::Quantity => Zero::Quantity,
         _ => Zero::Null,
     }
 }
@@ -43,7 +43,13 @@ pub(crate) fn of(field: &Field) -> Zero<'_> {
         return Zero::Omitted;
     }
     match &field.kind {
-        Kind::Bool | Kind::Int32 | Kind::Int64 | Kind::Double | Kind::String | Kind::Bytes | Kind::StringList
+        ValueKind::Bool
+        | ValueKind::Int32
+        | ValueKind::Int64
+        | ValueKind::Double
+        | ValueKind::String
+        | ValueKind::Bytes
+        | ValueKind::StringList
             if field.omit_empty =>
         {
             Zero::Omitted
@@ -53,8 +59,8 @@ pub(crate) fn of(field: &Field) -> Zero<'_> {
 }
 
 /// Zero value of a list element or map value.
-pub(crate) fn element(kind: &Kind) -> Value {
-    if matches!(kind, Kind::Bytes) { Value::String(String::new()) } else { value(&bare(kind)).unwrap_or_default() }
+pub(crate) fn element(kind: &ValueKind) -> Value {
+    if matches!(kind, ValueKind::Bytes) { Value::String(String::new()) } else { value(&bare(kind)).unwrap_or_default() }
 }
 
 /// The tree of a zero value; None when it is left out.
@@ -87,10 +93,10 @@ pub(crate) fn is_omitted(field: &Field, value: &Value) -> bool {
         (Card::Map, Value::Object(map)) => map.is_empty(),
         (Card::Single, _) if field.pointer => false,
         (Card::Single, value) => match (&field.kind, value) {
-            (Kind::Bool, Value::Bool(b)) => !b,
-            (Kind::Int32 | Kind::Int64 | Kind::Double, Value::Number(n)) => n.as_f64() == Some(0.0),
-            (Kind::String | Kind::Bytes, Value::String(s)) => s.is_empty(),
-            (Kind::StringList, Value::Array(list)) => list.is_empty(),
+            (ValueKind::Bool, Value::Bool(b)) => !b,
+            (ValueKind::Int32 | ValueKind::Int64 | ValueKind::Double, Value::Number(n)) => n.as_f64() == Some(0.0),
+            (ValueKind::String | ValueKind::Bytes, Value::String(s)) => s.is_empty(),
+            (ValueKind::StringList, Value::Array(list)) => list.is_empty(),
             _ => false,
         },
         _ => false,

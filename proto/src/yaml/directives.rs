@@ -1,10 +1,10 @@
 //! Scanning of anchors, tags and directives.
 
 use super::Broken;
-use super::scanner::{Kind, Scanner};
+use super::scanner::{Scanner, TokenKind};
 
 impl<'t> Scanner<'t> {
-    pub(super) fn scan_directive(&mut self) -> Result<Kind<'t>, Broken> {
+    pub(super) fn scan_directive(&mut self) -> Result<TokenKind<'t>, Broken> {
         self.cursor.skip();
         let name = self.cursor.name()?;
         if name.is_empty() {
@@ -30,14 +30,14 @@ impl<'t> Scanner<'t> {
         Ok(kind)
     }
 
-    fn scan_version(&mut self) -> Result<Kind<'t>, Broken> {
+    fn scan_version(&mut self) -> Result<TokenKind<'t>, Broken> {
         self.cursor.skip_blanks()?;
         let major = self.scan_version_number()?;
         if !self.cursor.is(b'.') {
             return self.broken("did not find expected digit or '.' character");
         }
         self.cursor.skip();
-        Ok(Kind::Version(major, self.scan_version_number()?))
+        Ok(TokenKind::Version(major, self.scan_version_number()?))
     }
 
     fn scan_version_number(&mut self) -> Result<u8, Broken> {
@@ -55,7 +55,7 @@ impl<'t> Scanner<'t> {
         if length == 0 { self.broken("did not find expected version number") } else { Ok(value) }
     }
 
-    fn scan_tag_directive(&mut self) -> Result<Kind<'t>, Broken> {
+    fn scan_tag_directive(&mut self) -> Result<TokenKind<'t>, Broken> {
         self.cursor.skip_blanks()?;
         let handle = self.scan_tag_handle(true)?;
         self.cursor.need(1)?;
@@ -68,7 +68,7 @@ impl<'t> Scanner<'t> {
         if !self.cursor.ends_word(0) {
             return self.broken("did not find expected whitespace or line break");
         }
-        Ok(Kind::TagDirective(handle, prefix))
+        Ok(TokenKind::TagDirective(handle, prefix))
     }
 
     /// The name behind `&` or `*`.
@@ -82,7 +82,7 @@ impl<'t> Scanner<'t> {
         Ok(name)
     }
 
-    pub(super) fn scan_tag(&mut self) -> Result<Kind<'t>, Broken> {
+    pub(super) fn scan_tag(&mut self) -> Result<TokenKind<'t>, Broken> {
         self.cursor.need(2)?;
         let (mut handle, mut suffix);
         if self.cursor.byte(1) == b'<' {
@@ -110,7 +110,7 @@ impl<'t> Scanner<'t> {
         if !self.cursor.ends_word(0) {
             return self.broken("did not find expected whitespace or line break");
         }
-        Ok(Kind::Tag(handle, suffix))
+        Ok(TokenKind::Tag(handle, suffix))
     }
 
     fn scan_tag_handle(&mut self, directive: bool) -> Result<String, Broken> {

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::json::{self, DecodeError, Decoded, Strictness};
 use crate::schema::Message;
 use parser::Parser;
-use reader::Text;
+use reader::StreamText;
 use scanner::Scanner;
 use tree::Tree;
 
@@ -44,7 +44,7 @@ impl From<Broken> for DecodeError {
 
 /// The first document.
 fn first(bytes: &[u8]) -> Result<Tree, Broken> {
-    let text = Text::of(bytes);
+    let text = StreamText::of(bytes);
     match Parser::new(Scanner::new(text.cursor())).document()? {
         Some(nodes) => tree::build(&nodes, bytes.len()),
         None => Ok(Tree { value: Value::Null, repeated: Vec::new() }),
@@ -97,7 +97,7 @@ pub fn decode_any(bytes: &[u8]) -> Result<Value, DecodeError> {
 /// # Errors
 /// [`DecodeError`], or what `take` says.
 pub fn each<E: From<DecodeError>>(bytes: &[u8], mut take: impl FnMut(Value) -> Result<(), E>) -> Result<(), E> {
-    let text = Text::of(bytes);
+    let text = StreamText::of(bytes);
     let mut parser = Parser::new(Scanner::new(text.cursor()));
     while let Some(nodes) = parser.document().map_err(DecodeError::from)? {
         take(tree::build(&nodes, bytes.len()).map_err(DecodeError::from)?.value)?;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::Broken;
-use super::scanner::{Kind, Scanner, Token};
+use super::scanner::{Scanner, Token, TokenKind};
 
 /// Prefix of the tags of YAML's own types.
 pub(super) const LONG: &str = "tag:yaml.org,2002:";
@@ -95,10 +95,10 @@ impl<'t> Parser<'t> {
 
     /// The next document, if there is one.
     pub(super) fn document(&mut self) -> Result<Option<Document<'t>>, Broken> {
-        while self.begun && self.next_is(&Kind::DocumentEnd)? {
+        while self.begun && self.next_is(&TokenKind::DocumentEnd)? {
             self.scanner.take()?;
         }
-        if self.next_is(&Kind::StreamEnd)? {
+        if self.next_is(&TokenKind::StreamEnd)? {
             return Ok(None);
         }
         self.begin()?;
@@ -107,7 +107,7 @@ impl<'t> Parser<'t> {
             self.step(state)?;
         }
         // What follows has to be readable.
-        if self.next_is(&Kind::DocumentEnd)? {
+        if self.next_is(&TokenKind::DocumentEnd)? {
             self.scanner.take()?;
         }
         Ok(Some(std::mem::take(&mut self.nodes)))
@@ -117,7 +117,7 @@ impl<'t> Parser<'t> {
         self.scanner.peek()
     }
 
-    fn next_is(&mut self, kind: &Kind<'_>) -> Result<bool, Broken> {
+    fn next_is(&mut self, kind: &TokenKind<'_>) -> Result<bool, Broken> {
         Ok(self.peek()?.kind == *kind)
     }
 
@@ -126,7 +126,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Takes the next token if it is this one, and says where it was.
-    fn takes(&mut self, kind: &Kind<'_>) -> Result<Option<usize>, Broken> {
+    fn takes(&mut self, kind: &TokenKind<'_>) -> Result<Option<usize>, Broken> {
         if self.next_is(kind)? { self.scanner.take().map(|token| Some(token.line)) } else { Ok(None) }
     }
 
@@ -138,18 +138,25 @@ impl<'t> Parser<'t> {
     fn begin(&mut self) -> Result<(), Broken> {
         self.tags.clear();
         self.anchors.clear();
-        let marked = matches!(self.peek()?.kind, Kind::Version(..) | Kind::TagDirective(..) | Kind::DocumentStart);
+        let marked = matches!(
+            self.peek()?.kind,
+            TokenKind::Version(..) | TokenKind::TagDirective(..) | TokenKind::DocumentStart
+        );
         self.directives()?;
         if !marked && !self.begun {
             self.states.push(BLOCK);
             return Ok(());
         }
-        if self.takes(&Kind::DocumentStart)?.is_none() {
+        if self.takes(&TokenKind::DocumentStart)?.is_none() {
             return self.fails("did not find expected <document start>");
         }
         let next = self.peek()?;
         match next.kind {
-            Kind::Version(..) | Kind::TagDirective(..) | Kind::DocumentStart | Kind::DocumentEnd | Kind::StreamEnd => {
+            TokenKind::Version(..)
+            | TokenKind::TagDirective(..)
+            | TokenKind::DocumentStart
+            | TokenKind::DocumentEnd
+            | TokenKind::StreamEnd => {
                 let line = next.line;
                 self.empty(line);
             }
@@ -160,15 +167,15 @@ impl<'t> Parser<'t> {
 
     fn directives(&mut self) -> Result<(), Broken> {
         let mut versioned = false;
-        while matches!(self.peek()?.kind, Kind::Version(..) | Kind::TagDirective(..)) {
+        while matches!(self.peek()?.kind, TokenKind::Version(..) | TokenKind::TagDirective(..)) {
             let Token { kind, line } = self.scanner.take()?;
             match kind {
-                Kind::Version(..) if versioned => return Err(Broken::at(line, "found duplicate %YAML directive")),
-                Kind::TagDirective(handle, _) if self.tags.iter().any(|(known, _)| *known == handle) => {
+                TokenKind::Version(..) if versioned => return Err(Broken::at(line, "found duplicate %YAML directive")),
+                TokenKind::TagDirective(handle, _) if self.tags.iter().any(|(known, _)| *known == handle) => {
                     return Err(Broken::at(line, "found duplicate %TAG directive"));
                 }
-                Kind::TagDirective(handle, prefix) => self.tags.push((handle, prefix)),
-                Kind::Version(1, 1) => versioned = true,
+                TokenKind::TagDirective(handle, prefix) => self.tags.push((handle, prefix)),
+                TokenKind::Version(1, 1) => versioned = true,
                 _ => return Err(Broken::at(line, "found incompatible YAML document")),
             }
         }
@@ -239,7 +246,7 @@ impl<'t> Parser<'t> {
 
     fn node(&mut self, block: bool, indentless: bool) -> Result<(), Broken> {
         let line = self.next_line()?;
-        if let Kind::Alias(name) = self.peek()?.kind {
+        if let TokenKind::Alias(name) = self.peek()?.kind {
             self.scanner.take()?;
             let Some(at) = self.anchors.get(name).copied() else {
                 return Err(Broken(format!("yaml: unknown anchor '{name}' referenced")));
@@ -253,21 +260,21 @@ impl<'t> Parser<'t> {
         }
         let node = |what| Node { tag: tag.clone().map_or(Cow::Borrowed(""), Cow::Owned), line, what };
         match &self.peek()?.kind {
-            Kind::BlockEntry if indentless => {
+            TokenKind::BlockEntry if indentless => {
                 self.open(node(What::Sequence(0)), State::IndentlessSequence);
                 return Ok(());
             }
-            Kind::Scalar { .. } => {
-                if let Kind::Scalar { value, plain } = self.scanner.take()?.kind {
+            TokenKind::Scalar { .. } => {
+                if let TokenKind::Scalar { value, plain } = self.scanner.take()?.kind {
                     let implicit = tag.as_ref().map_or(plain, |tag| tag == "!");
                     self.nodes.push(node(What::Scalar { value, implicit }));
                 }
                 return Ok(());
             }
-            Kind::FlowSequence => self.open(node(What::Sequence(0)), State::FlowSequence { first: true }),
-            Kind::FlowMapping => self.open(node(What::Mapping(0)), State::FlowMappingKey { first: true }),
-            Kind::BlockSequence if block => self.open(node(What::Sequence(0)), State::BlockSequence),
-            Kind::BlockMapping if block => self.open(node(What::Mapping(0)), State::BlockMappingKey),
+            TokenKind::FlowSequence => self.open(node(What::Sequence(0)), State::FlowSequence { first: true }),
+            TokenKind::FlowMapping => self.open(node(What::Mapping(0)), State::FlowMappingKey { first: true }),
+            TokenKind::BlockSequence if block => self.open(node(What::Sequence(0)), State::BlockSequence),
+            TokenKind::BlockMapping if block => self.open(node(What::Mapping(0)), State::BlockMappingKey),
             _ if anchor.is_some() || tag.is_some() => {
                 let implicit = tag.is_none();
                 self.nodes.push(node(What::Scalar { value: Cow::Borrowed(""), implicit }));
@@ -285,8 +292,8 @@ impl<'t> Parser<'t> {
         let mut tagged = 0;
         loop {
             match &self.peek()?.kind {
-                Kind::Anchor(name) if anchor.is_none() => anchor = Some(*name),
-                Kind::Tag(handle, suffix) if tag.is_none() => {
+                TokenKind::Anchor(name) if anchor.is_none() => anchor = Some(*name),
+                TokenKind::Tag(handle, suffix) if tag.is_none() => {
                     tag = Some((handle.clone(), suffix.clone()));
                     tagged = self.next_line()?;
                 }
@@ -305,9 +312,9 @@ impl<'t> Parser<'t> {
     }
 
     fn block_sequence(&mut self) -> Result<(), Broken> {
-        if let Some(line) = self.takes(&Kind::BlockEntry)? {
+        if let Some(line) = self.takes(&TokenKind::BlockEntry)? {
             return match self.peek()?.kind {
-                Kind::BlockEntry | Kind::BlockEnd => self.go_empty(line, State::BlockSequence),
+                TokenKind::BlockEntry | TokenKind::BlockEnd => self.go_empty(line, State::BlockSequence),
                 _ => self.go(BLOCK, State::BlockSequence),
             };
         }
@@ -315,7 +322,7 @@ impl<'t> Parser<'t> {
     }
 
     fn end_block(&mut self, wanted: &'static str) -> Result<(), Broken> {
-        if self.takes(&Kind::BlockEnd)?.is_none() {
+        if self.takes(&TokenKind::BlockEnd)?.is_none() {
             return self.fails(wanted);
         }
         self.close();
@@ -323,9 +330,9 @@ impl<'t> Parser<'t> {
     }
 
     fn indentless_sequence(&mut self) -> Result<(), Broken> {
-        if let Some(line) = self.takes(&Kind::BlockEntry)? {
+        if let Some(line) = self.takes(&TokenKind::BlockEntry)? {
             return match self.peek()?.kind {
-                Kind::BlockEntry | Kind::Key | Kind::Value | Kind::BlockEnd => {
+                TokenKind::BlockEntry | TokenKind::Key | TokenKind::Value | TokenKind::BlockEnd => {
                     self.go_empty(line, State::IndentlessSequence)
                 }
                 _ => self.go(BLOCK, State::IndentlessSequence),
@@ -336,14 +343,14 @@ impl<'t> Parser<'t> {
     }
 
     fn block_mapping_key(&mut self) -> Result<(), Broken> {
-        if let Some(line) = self.takes(&Kind::Key)? {
+        if let Some(line) = self.takes(&TokenKind::Key)? {
             return self.block_part(line, State::BlockMappingValue);
         }
         self.end_block("did not find expected key")
     }
 
     fn block_mapping_value(&mut self) -> Result<(), Broken> {
-        if let Some(line) = self.takes(&Kind::Value)? {
+        if let Some(line) = self.takes(&TokenKind::Value)? {
             return self.block_part(line, State::BlockMappingKey);
         }
         let line = self.next_line()?;
@@ -353,22 +360,22 @@ impl<'t> Parser<'t> {
     /// A key or a value, of which nothing may be written.
     fn block_part(&mut self, line: usize, then: State) -> Result<(), Broken> {
         match self.peek()?.kind {
-            Kind::Key | Kind::Value | Kind::BlockEnd => self.go_empty(line, then),
+            TokenKind::Key | TokenKind::Value | TokenKind::BlockEnd => self.go_empty(line, then),
             _ => self.go(BLOCK_OR_DASHES, then),
         }
     }
 
     fn flow_sequence(&mut self, first: bool) -> Result<(), Broken> {
-        if !self.next_is(&Kind::FlowSequenceEnd)? {
-            if !first && self.takes(&Kind::FlowEntry)?.is_none() {
+        if !self.next_is(&TokenKind::FlowSequenceEnd)? {
+            if !first && self.takes(&TokenKind::FlowEntry)?.is_none() {
                 return self.fails("did not find expected ',' or ']'");
             }
-            if let Some(line) = self.takes(&Kind::Key)? {
+            if let Some(line) = self.takes(&TokenKind::Key)? {
                 self.states.push(State::FlowSequence { first: false });
                 self.open(Node { tag: Cow::Borrowed(""), line, what: What::Mapping(0) }, State::FlowPairKey);
                 return Ok(());
             }
-            if !self.next_is(&Kind::FlowSequenceEnd)? {
+            if !self.next_is(&TokenKind::FlowSequenceEnd)? {
                 return self.go(FLOW, State::FlowSequence { first: false });
             }
         }
@@ -379,7 +386,7 @@ impl<'t> Parser<'t> {
 
     /// The key of a pair that stands in a list.
     fn flow_pair_key(&mut self) -> Result<(), Broken> {
-        if matches!(self.peek()?.kind, Kind::Value | Kind::FlowEntry | Kind::FlowSequenceEnd) {
+        if matches!(self.peek()?.kind, TokenKind::Value | TokenKind::FlowEntry | TokenKind::FlowSequenceEnd) {
             // As upstream's parser has it, what ends the pair is passed by.
             let line = self.scanner.take()?.line;
             return self.go_empty(line, State::FlowPairValue);
@@ -389,9 +396,9 @@ impl<'t> Parser<'t> {
 
     fn flow_pair_value(&mut self) -> Result<(), Broken> {
         let mut line = self.next_line()?;
-        if let Some(colon) = self.takes(&Kind::Value)? {
+        if let Some(colon) = self.takes(&TokenKind::Value)? {
             line = colon;
-            if !matches!(self.peek()?.kind, Kind::FlowEntry | Kind::FlowSequenceEnd) {
+            if !matches!(self.peek()?.kind, TokenKind::FlowEntry | TokenKind::FlowSequenceEnd) {
                 return self.go(FLOW, State::FlowPairEnd);
             }
         }
@@ -399,21 +406,21 @@ impl<'t> Parser<'t> {
     }
 
     fn flow_mapping_key(&mut self, first: bool) -> Result<(), Broken> {
-        if !self.next_is(&Kind::FlowMappingEnd)? {
-            if !first && self.takes(&Kind::FlowEntry)?.is_none() {
+        if !self.next_is(&TokenKind::FlowMappingEnd)? {
+            if !first && self.takes(&TokenKind::FlowEntry)?.is_none() {
                 return self.fails("did not find expected ',' or '}'");
             }
-            if self.takes(&Kind::Key)?.is_some() {
+            if self.takes(&TokenKind::Key)?.is_some() {
                 let next = self.peek()?;
                 let line = next.line;
                 return match next.kind {
-                    Kind::Value | Kind::FlowEntry | Kind::FlowMappingEnd => {
+                    TokenKind::Value | TokenKind::FlowEntry | TokenKind::FlowMappingEnd => {
                         self.go_empty(line, State::FlowMappingValue)
                     }
                     _ => self.go(FLOW, State::FlowMappingValue),
                 };
             }
-            if !self.next_is(&Kind::FlowMappingEnd)? {
+            if !self.next_is(&TokenKind::FlowMappingEnd)? {
                 self.states.push(State::FlowMappingKey { first: false });
                 return self.go(FLOW, State::FlowMappingEmptyValue);
             }
@@ -425,10 +432,10 @@ impl<'t> Parser<'t> {
 
     fn flow_mapping_value(&mut self) -> Result<(), Broken> {
         let then = State::FlowMappingKey { first: false };
-        let valued = self.takes(&Kind::Value)?.is_some();
+        let valued = self.takes(&TokenKind::Value)?.is_some();
         let next = self.peek()?;
         let line = next.line;
-        if valued && !matches!(next.kind, Kind::FlowEntry | Kind::FlowMappingEnd) {
+        if valued && !matches!(next.kind, TokenKind::FlowEntry | TokenKind::FlowMappingEnd) {
             return self.go(FLOW, then);
         }
         self.go_empty(line, then)

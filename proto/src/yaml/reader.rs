@@ -11,7 +11,7 @@ use super::Broken;
 const PIECE: usize = 512;
 
 /// A stream's text as far as it is readable.
-pub(super) struct Text<'t> {
+pub(super) struct StreamText<'t> {
     text: Cow<'t, str>,
     fault: Option<Fault>,
 }
@@ -24,7 +24,7 @@ struct Fault {
     why: &'static str,
 }
 
-impl<'t> Text<'t> {
+impl<'t> StreamText<'t> {
     /// Decodes what says that it is UTF-16, and takes everything else for UTF-8.
     pub(super) fn of(bytes: &'t [u8]) -> Self {
         match bytes {
@@ -50,7 +50,7 @@ impl<'t> Text<'t> {
 type Decoder<'d> = &'d dyn Fn(&[u8]) -> Result<Option<(char, usize)>, &'static str>;
 
 /// Decodes piece by piece up to the first bad character.
-fn decode(bytes: &[u8], skip: usize, decoder: Decoder<'_>) -> Text<'static> {
+fn decode(bytes: &[u8], skip: usize, decoder: Decoder<'_>) -> StreamText<'static> {
     let mut text = String::with_capacity(bytes.len());
     let (mut at, mut end) = (skip, PIECE.min(bytes.len()));
     loop {
@@ -58,9 +58,9 @@ fn decode(bytes: &[u8], skip: usize, decoder: Decoder<'_>) -> Text<'static> {
         let fault = |why| Some(Fault { from, why });
         while at < end {
             match decoder(&bytes[at..end]) {
-                Err(why) => return Text { text: Cow::Owned(text), fault: fault(why) },
+                Err(why) => return StreamText { text: Cow::Owned(text), fault: fault(why) },
                 Ok(Some((c, _))) if !is_allowed(c) => {
-                    return Text { text: Cow::Owned(text), fault: fault("control characters are not allowed") };
+                    return StreamText { text: Cow::Owned(text), fault: fault("control characters are not allowed") };
                 }
                 Ok(Some((c, width))) => {
                     text.push(c);
@@ -69,13 +69,13 @@ fn decode(bytes: &[u8], skip: usize, decoder: Decoder<'_>) -> Text<'static> {
                 Ok(None) if end == bytes.len() => {
                     let why = if skip == 2 { "incomplete UTF-16 character" } else { "incomplete UTF-8 octet sequence" };
                     let fault = Some(Fault { from: text.len(), why });
-                    return Text { text: Cow::Owned(text), fault };
+                    return StreamText { text: Cow::Owned(text), fault };
                 }
                 Ok(None) => break,
             }
         }
         if at == bytes.len() {
-            return Text { text: Cow::Owned(text), fault: None };
+            return StreamText { text: Cow::Owned(text), fault: None };
         }
         end = (at + PIECE).min(bytes.len());
     }

@@ -16,7 +16,7 @@ const TOO_DEEP: &str = "exceeded max depth of 10000";
 
 /// A piece of the stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind<'t> {
+pub(super) enum TokenKind<'t> {
     StreamEnd,
     /// `%YAML 1.1`
     Version(u8, u8),
@@ -48,7 +48,7 @@ pub(super) enum Kind<'t> {
 /// A piece of the stream, and on which line it begins.
 #[derive(Debug, Clone)]
 pub(super) struct Token<'t> {
-    pub(super) kind: Kind<'t>,
+    pub(super) kind: TokenKind<'t>,
     pub(super) line: usize,
 }
 
@@ -187,12 +187,12 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    fn push(&mut self, kind: Kind<'t>, line: usize) {
+    fn push(&mut self, kind: TokenKind<'t>, line: usize) {
         self.tokens.push_back(Token { kind, line });
     }
 
     /// Begins a block collection if `column` is further right.
-    fn roll(&mut self, column: usize, before: Option<usize>, kind: Kind<'t>, line: usize) -> Result<(), Broken> {
+    fn roll(&mut self, column: usize, before: Option<usize>, kind: TokenKind<'t>, line: usize) -> Result<(), Broken> {
         if self.flow > 0 || self.indent >= Some(column) {
             return Ok(());
         }
@@ -217,7 +217,7 @@ impl<'t> Scanner<'t> {
             return;
         }
         while self.indent > column {
-            self.push(Kind::BlockEnd, self.cursor.line);
+            self.push(TokenKind::BlockEnd, self.cursor.line);
             self.indent = self.indents.pop().flatten();
         }
     }
@@ -268,16 +268,16 @@ impl<'t> Scanner<'t> {
                 self.push(kind, line);
                 Ok(())
             }
-            b'-' if self.cursor.is_mark(b'-') => self.fetch_mark(Kind::DocumentStart),
-            b'.' if self.cursor.is_mark(b'.') => self.fetch_mark(Kind::DocumentEnd),
-            b'[' => self.fetch_flow(Kind::FlowSequence),
-            b'{' => self.fetch_flow(Kind::FlowMapping),
-            b']' => self.fetch_flow_end(Kind::FlowSequenceEnd),
-            b'}' => self.fetch_flow_end(Kind::FlowMappingEnd),
+            b'-' if self.cursor.is_mark(b'-') => self.fetch_mark(TokenKind::DocumentStart),
+            b'.' if self.cursor.is_mark(b'.') => self.fetch_mark(TokenKind::DocumentEnd),
+            b'[' => self.fetch_flow(TokenKind::FlowSequence),
+            b'{' => self.fetch_flow(TokenKind::FlowMapping),
+            b']' => self.fetch_flow_end(TokenKind::FlowSequenceEnd),
+            b'}' => self.fetch_flow_end(TokenKind::FlowMappingEnd),
             b',' => {
                 self.remove_key()?;
                 self.key_allowed = true;
-                self.one(Kind::FlowEntry);
+                self.one(TokenKind::FlowEntry);
                 Ok(())
             }
             b'-' if self.cursor.ends_word(1) => self.fetch_entry(),
@@ -286,7 +286,7 @@ impl<'t> Scanner<'t> {
             b'*' | b'&' => {
                 self.begin()?;
                 let name = self.scan_anchor()?;
-                self.push(if first == b'*' { Kind::Alias(name) } else { Kind::Anchor(name) }, line);
+                self.push(if first == b'*' { TokenKind::Alias(name) } else { TokenKind::Anchor(name) }, line);
                 Ok(())
             }
             b'!' => {
@@ -299,19 +299,19 @@ impl<'t> Scanner<'t> {
                 self.remove_key()?;
                 self.key_allowed = true;
                 let value = self.scan_block_scalar(first == b'|')?;
-                self.push(Kind::Scalar { value: Cow::Owned(value), plain: false }, line);
+                self.push(TokenKind::Scalar { value: Cow::Owned(value), plain: false }, line);
                 Ok(())
             }
             b'\'' | b'"' => {
                 self.begin()?;
                 let value = self.scan_quoted(first == b'\'')?;
-                self.push(Kind::Scalar { value: Cow::Owned(value), plain: false }, line);
+                self.push(TokenKind::Scalar { value: Cow::Owned(value), plain: false }, line);
                 Ok(())
             }
             _ if self.begins_plain(first) => {
                 self.begin()?;
                 let value = self.scan_plain()?;
-                self.push(Kind::Scalar { value, plain: true }, line);
+                self.push(TokenKind::Scalar { value, plain: true }, line);
                 Ok(())
             }
             _ => self.broken("found character that cannot start any token"),
@@ -336,7 +336,7 @@ impl<'t> Scanner<'t> {
     }
 
     /// A token of one character.
-    fn one(&mut self, kind: Kind<'t>) {
+    fn one(&mut self, kind: TokenKind<'t>) {
         let line = self.cursor.line;
         self.cursor.skip();
         self.push(kind, line);
@@ -348,11 +348,11 @@ impl<'t> Scanner<'t> {
             self.cursor.line += 1;
         }
         self.unroll_all()?;
-        self.push(Kind::StreamEnd, self.cursor.line);
+        self.push(TokenKind::StreamEnd, self.cursor.line);
         Ok(())
     }
 
-    fn fetch_mark(&mut self, kind: Kind<'t>) -> Result<(), Broken> {
+    fn fetch_mark(&mut self, kind: TokenKind<'t>) -> Result<(), Broken> {
         self.unroll_all()?;
         self.cursor.skip();
         self.cursor.skip();
@@ -360,7 +360,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    fn fetch_flow(&mut self, kind: Kind<'t>) -> Result<(), Broken> {
+    fn fetch_flow(&mut self, kind: TokenKind<'t>) -> Result<(), Broken> {
         self.save_key()?;
         self.keys.push(SimpleKey::none(self.number()));
         self.flow += 1;
@@ -372,7 +372,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    fn fetch_flow_end(&mut self, kind: Kind<'t>) -> Result<(), Broken> {
+    fn fetch_flow_end(&mut self, kind: TokenKind<'t>) -> Result<(), Broken> {
         self.remove_key()?;
         if self.flow > 0 {
             self.flow -= 1;
@@ -388,7 +388,7 @@ impl<'t> Scanner<'t> {
     }
 
     /// Opens a block collection at this column, unless it is open.
-    fn within(&mut self, block: Kind<'t>, refusal: &'static str) -> Result<(), Broken> {
+    fn within(&mut self, block: TokenKind<'t>, refusal: &'static str) -> Result<(), Broken> {
         if self.flow > 0 {
             return Ok(());
         }
@@ -399,18 +399,18 @@ impl<'t> Scanner<'t> {
     }
 
     fn fetch_entry(&mut self) -> Result<(), Broken> {
-        self.within(Kind::BlockSequence, "block sequence entries are not allowed in this context")?;
+        self.within(TokenKind::BlockSequence, "block sequence entries are not allowed in this context")?;
         self.remove_key()?;
         self.key_allowed = true;
-        self.one(Kind::BlockEntry);
+        self.one(TokenKind::BlockEntry);
         Ok(())
     }
 
     fn fetch_key(&mut self) -> Result<(), Broken> {
-        self.within(Kind::BlockMapping, "mapping keys are not allowed in this context")?;
+        self.within(TokenKind::BlockMapping, "mapping keys are not allowed in this context")?;
         self.remove_key()?;
         self.key_allowed = self.flow == 0;
-        self.one(Kind::Key);
+        self.one(TokenKind::Key);
         Ok(())
     }
 
@@ -418,15 +418,15 @@ impl<'t> Scanner<'t> {
         let last = self.keys.len() - 1;
         if self.is_valid(last)? {
             let SimpleKey { token, line, column, .. } = self.keys[last];
-            self.insert(Some(token), Token { kind: Kind::Key, line });
-            self.roll(column, Some(token), Kind::BlockMapping, line)?;
+            self.insert(Some(token), Token { kind: TokenKind::Key, line });
+            self.roll(column, Some(token), TokenKind::BlockMapping, line)?;
             self.keys[last].possible = false;
             self.key_allowed = false;
         } else {
-            self.within(Kind::BlockMapping, "mapping values are not allowed in this context")?;
+            self.within(TokenKind::BlockMapping, "mapping values are not allowed in this context")?;
             self.key_allowed = self.flow == 0;
         }
-        self.one(Kind::Value);
+        self.one(TokenKind::Value);
         Ok(())
     }
 }

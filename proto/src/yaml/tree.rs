@@ -44,7 +44,7 @@ pub(super) struct Tree {
 
 /// The fields of a map, and the keys that are no texts: `1` and `"1"` are two.
 #[derive(Default)]
-struct Fields<'t> {
+struct MapFields<'t> {
     map: Map<String, Value>,
     odd: Vec<Scalar<'t>>,
 }
@@ -103,7 +103,7 @@ impl<'n, 't> Builder<'n, 't> {
                 Ok(Value::Array(list))
             }
             What::Mapping(end) => {
-                let mut fields = Fields::default();
+                let mut fields = MapFields::default();
                 self.mapping(at + 1, *end, depth, &mut fields)?;
                 Ok(Value::Object(fields.map))
             }
@@ -158,7 +158,7 @@ impl<'n, 't> Builder<'n, 't> {
         Ok(done)
     }
 
-    fn mapping(&mut self, from: usize, end: usize, depth: usize, fields: &mut Fields<'t>) -> Result<(), Broken> {
+    fn mapping(&mut self, from: usize, end: usize, depth: usize, fields: &mut MapFields<'t>) -> Result<(), Broken> {
         let mut at = from;
         while at < end {
             let value_at = self.after(at);
@@ -175,7 +175,7 @@ impl<'n, 't> Builder<'n, 't> {
     }
 
     /// Takes over the fields of a map, or of several, of which the first count most.
-    fn merge(&mut self, at: usize, depth: usize, fields: &mut Fields<'t>) -> Result<(), Broken> {
+    fn merge(&mut self, at: usize, depth: usize, fields: &mut MapFields<'t>) -> Result<(), Broken> {
         let What::Sequence(end) = self.nodes[at].what else { return self.merge_one(at, depth, fields) };
         let mut parts = Vec::new();
         let mut next = at + 1;
@@ -186,9 +186,9 @@ impl<'n, 't> Builder<'n, 't> {
         parts.into_iter().rev().try_for_each(|part| self.merge_one(part, depth, fields))
     }
 
-    fn merge_one(&mut self, at: usize, depth: usize, fields: &mut Fields<'t>) -> Result<(), Broken> {
+    fn merge_one(&mut self, at: usize, depth: usize, fields: &mut MapFields<'t>) -> Result<(), Broken> {
         let nodes = self.nodes;
-        let within = |builder: &mut Self, map: usize, end: usize, fields: &mut Fields<'t>| {
+        let within = |builder: &mut Self, map: usize, end: usize, fields: &mut MapFields<'t>| {
             builder.count(depth + 1)?;
             builder.mapping(map + 1, end, depth + 1, fields)
         };
@@ -219,7 +219,7 @@ impl<'n, 't> Builder<'n, 't> {
         }
     }
 
-    fn set(&mut self, fields: &mut Fields<'t>, key: Scalar<'t>, value: Value, line: usize) {
+    fn set(&mut self, fields: &mut MapFields<'t>, key: Scalar<'t>, value: Value, line: usize) {
         let Some(text) = self.key_text(&key, &value) else { return };
         let of_this_text = |odd: &Scalar<'_>| key_text(odd).as_deref() == Some(&text);
         let before = match key {

@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 use shared::client::typed;
-use shared::events::{Kind, Recorder};
+use shared::events::{EventKind, Recorder};
 use shared::informer::{Cached, Store};
 
-use super::binding::{self, Place, Progress};
+use super::binding::{self, BoundNode, Progress};
 use super::stores::SeenNode;
 use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::model::PodInfo;
@@ -76,7 +76,7 @@ impl KubeApi {
         versions.insert((namespace.to_owned(), name.to_owned()), binding::version(written));
     }
 
-    fn progress(&self, pod: &PodInfo, awaited: &AwaitedClaim, place: Place<'_>) -> Progress {
+    fn progress(&self, pod: &PodInfo, awaited: &AwaitedClaim, place: BoundNode<'_>) -> Progress {
         let written =
             |namespace: &str, name: &str| self.written.lock().get(&(namespace.to_owned(), name.to_owned())).copied();
         let Some(claim) = self.claims.get(&pod.namespace, &awaited.name) else {
@@ -172,7 +172,7 @@ impl Api for KubeApi {
 
     fn event(&self, pod: &PodInfo, reason: &str, note: String) {
         if let Some(recorder) = self.recorders.get(&pod.scheduler_name) {
-            recorder.event_v1(&pod.reference(), None, Kind::Normal, reason, "Scheduling", note);
+            recorder.event_v1(&pod.reference(), None, EventKind::Normal, reason, "Scheduling", note);
         }
     }
 
@@ -226,7 +226,7 @@ impl Api for KubeApi {
                 return fail(format!("failed to get node {node:?}: node {node:?} not found"));
             };
             let csi = self.csi_nodes.get("", &node.base.name);
-            let place = Place { node: &node.base, csi: csi.as_ref() };
+            let place = BoundNode { node: &node.base, csi: csi.as_ref() };
             let mut waiting = None;
             for awaited in claims {
                 match self.progress(pod, awaited, place) {

@@ -44,12 +44,12 @@ fn fully_bound(claim: &PersistentVolumeClaim) -> Progress {
 
 /// Node of a pod whose claims are bound, and what drivers say of it.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct BoundNode<'a> {
     pub(super) node: &'a NodeBase,
     pub(super) csi: Option<&'a Arc<CSINode>>,
 }
 
-fn unreachable(volume: &PersistentVolume, place: Place<'_>) -> Option<Progress> {
+fn unreachable(volume: &PersistentVolume, place: BoundNode<'_>) -> Option<Progress> {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
     match Reach::of(volume).from(place.node, || place.csi.cloned()) {
         Ok(true) => None,
@@ -66,7 +66,7 @@ pub(super) fn of_existing(
     claim: &PersistentVolumeClaim,
     name: &str,
     volume: Option<&PersistentVolume>,
-    place: Place<'_>,
+    place: BoundNode<'_>,
     written: Option<u64>,
 ) -> Progress {
     let Some(volume) = volume else {
@@ -91,7 +91,7 @@ pub(super) fn of_existing(
 pub(super) fn of_provisioned(
     claim: &PersistentVolumeClaim,
     volume: Option<&PersistentVolume>,
-    place: Place<'_>,
+    place: BoundNode<'_>,
     written: Option<u64>,
 ) -> Progress {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
@@ -166,7 +166,7 @@ mod tests {
             ("all is bound", &bound, Some(volume(5, "n", ours())), Progress::Bound),
         ] {
             assert_eq!(
-                of_existing(claim, "v", volume.as_ref(), Place { node: &node, csi: None }, Some(5)),
+                of_existing(claim, "v", volume.as_ref(), BoundNode { node: &node, csi: None }, Some(5)),
                 expected,
                 "{what}"
             );
@@ -193,7 +193,7 @@ mod tests {
             ("all is bound", claim(6, Some("n"), "v", true), Some(volume(1, "n", json!(null))), Progress::Bound),
         ] {
             assert_eq!(
-                of_provisioned(&claim, volume.as_ref(), Place { node: &node, csi: None }, Some(5)),
+                of_provisioned(&claim, volume.as_ref(), BoundNode { node: &node, csi: None }, Some(5)),
                 expected,
                 "{what}"
             );

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 use super::failure::{Nomination, Reporter};
 use super::stores::{Informers, Stores};
 use crate::framework::api::Api;
-use crate::framework::{Change, ClusterEvent, Delta, Failure, Listers as _, Status};
+use crate::framework::{ClusterEvent, Delta, ExternalChange, Failure, Listers as _, Status};
 use crate::metrics;
 use crate::model::{Cache, NodeBase, PodInfo};
 use crate::queue::{Profiles, Queue, QueuedPod};
@@ -168,7 +168,7 @@ impl Core {
 
     fn follow<K: Object>(self: &Arc<Self>, informer: &Informer<K>)
     where
-        Change: From<Delta<K>>,
+        ExternalChange: From<Delta<K>>,
     {
         let core = Arc::clone(self);
         informer.add_handler(move |event| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use rand::Rng as _;
 use serde_json::json;
-use shared::events::Kind;
+use shared::events::EventKind;
 use shared::flags::format_duration;
 use shared::run::{TaskGroup, contained, contained_async};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -129,7 +129,7 @@ impl Cycle {
         };
         if pod.terminating {
             let text = format!("skip schedule deleting pod: {pod}");
-            self.reporter.event(&profile.name, &pod, Kind::Warning, "FailedScheduling", "Scheduling", text);
+            self.reporter.event(&profile.name, &pod, EventKind::Warning, "FailedScheduling", "Scheduling", text);
             self.core.queue.lock().done(&pod.uid);
             return;
         }
@@ -369,7 +369,7 @@ impl Binding {
         metrics::bound(self.queued.attempts, self.queued.first.map(|t| t.elapsed()).unwrap_or_default());
         let text = format!("Successfully assigned {} to {}", self.assumed, self.node);
         tracing::debug!(pod = %self.assumed, node = %self.node, "Successfully bound pod to node");
-        self.reporter.event(&name, &self.assumed, Kind::Normal, "Scheduled", "Binding", text);
+        self.reporter.event(&name, &self.assumed, EventKind::Normal, "Scheduled", "Binding", text);
         self.profile.post_bind(&self.state, &self.assumed, &self.node);
         // Notes may hold what somebody else waits for.
         self.state = CycleState::default();

@@ -24,7 +24,7 @@ pub(super) const PATH: &str = "/explain";
 
 /// Parts that answers need; filled in once the scheduler is made.
 #[derive(Default)]
-pub(super) struct Source {
+pub(super) struct ExplainInputs {
     pub(super) core: OnceLock<Arc<Core>>,
     /// For priority classes, which the scheduler itself does not watch.
     pub(super) client: OnceLock<kube::Client>,
@@ -33,7 +33,7 @@ pub(super) struct Source {
 type Params = Query<HashMap<String, String>>;
 
 /// Adds the path.
-pub(super) fn routes(config: &mut ServiceConfig, source: Arc<Source>) {
+pub(super) fn routes(config: &mut ServiceConfig, source: Arc<ExplainInputs>) {
     let route = get().to(existing);
     config.app_data(Data::from(source)).route(PATH, route).route(PATH, actix_web::web::post().to(what_if));
 }
@@ -42,7 +42,7 @@ fn refused(code: StatusCode, why: impl std::fmt::Display) -> HttpResponse {
     HttpResponse::build(code).content_type("text/plain; charset=utf-8").body(format!("{why}\n"))
 }
 
-async fn existing(source: Data<Source>, params: Params) -> HttpResponse {
+async fn existing(source: Data<ExplainInputs>, params: Params) -> HttpResponse {
     let Some(core) = source.core.get() else { return refused(StatusCode::SERVICE_UNAVAILABLE, "not ready") };
     let namespace = params.get("namespace").map_or("default", String::as_str);
     let Some(name) = params.get("pod") else { return refused(StatusCode::BAD_REQUEST, "pod is missing") };
@@ -52,7 +52,7 @@ async fn existing(source: Data<Source>, params: Params) -> HttpResponse {
     }
 }
 
-async fn what_if(source: Data<Source>, params: Params, body: Bytes) -> HttpResponse {
+async fn what_if(source: Data<ExplainInputs>, params: Params, body: Bytes) -> HttpResponse {
     let Some(core) = source.core.get() else { return refused(StatusCode::SERVICE_UNAVAILABLE, "not ready") };
     let manifest: Value = match proto::yaml::decode_any(&body) {
         Ok(manifest) => manifest,
@@ -68,7 +68,7 @@ async fn what_if(source: Data<Source>, params: Params, body: Bytes) -> HttpRespo
     }
 }
 
-async fn classes(source: &Source) -> Priorities {
+async fn classes(source: &ExplainInputs) -> Priorities {
     let Some(client) = source.client.get() else { return Priorities::new() };
     match typed::page::<PriorityClass>(client, &ListParams::default()).await {
         Ok(list) => priorities(&list.items),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn serve(core: Arc<Core>, authorizer: Arc<dyn Authorizer>, tasks: &TaskGroup, stop: &Shutdown) -> SocketAddr {
-        let (source, health) = (Arc::new(Source::default()), Health::new());
+        let (source, health) = (Arc::new(ExplainInputs::default()), Health::new());
         assert!(source.core.set(core).is_ok());
         health.add(&Probe::ALL, "ping", || Ok(()));
         Server::plain("test", "127.0.0.1:0".parse().expect("address"))

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use shared::events::{Kind, Recorder};
+use shared::events::{EventKind, Recorder};
 use shared::run::TaskGroup;
 
 use super::core::Core;
@@ -28,7 +28,15 @@ pub(super) struct Reporter {
 
 impl Reporter {
     /// Writes an event about a pod, in its profile's name.
-    pub(super) fn event(&self, profile: &str, pod: &PodInfo, kind: Kind, reason: &str, action: &str, note: String) {
+    pub(super) fn event(
+        &self,
+        profile: &str,
+        pod: &PodInfo,
+        kind: EventKind,
+        reason: &str,
+        action: &str,
+        note: String,
+    ) {
         if let Some(recorder) = self.recorders.get(profile) {
             recorder.event_v1(&pod.reference(), None, kind, reason, action, truncated(note));
         }
@@ -67,7 +75,7 @@ impl Reporter {
             }
             q.failed(queued, now)
         });
-        self.event(&profile.name, &current, Kind::Warning, "FailedScheduling", "Scheduling", message.clone());
+        self.event(&profile.name, &current, EventKind::Warning, "FailedScheduling", "Scheduling", message.clone());
         let reason = if rejected { "Unschedulable" } else { "SchedulerError" };
         if let Some(patch) = status_patch(&current, reason, &message, &nomination) {
             let core = Arc::clone(&self.core);
@@ -119,7 +127,7 @@ impl Reporter {
             recorder.event_v1(
                 &victim.reference(),
                 Some(&pod.reference()),
-                Kind::Normal,
+                EventKind::Normal,
                 "Preempted",
                 "Preempting",
                 note,

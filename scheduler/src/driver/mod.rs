@@ -66,7 +66,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let Clients { bindings: client, background, process, leases, explainer } = clients;
 
     let synced = Arc::new(AtomicBool::new(false));
-    let source = Arc::new(explain::Source::default());
+    let source = Arc::new(explain::ExplainInputs::default());
     serve(&flags, &settings, &synced, &source, &tasks, &shutdown).await?;
     flags.warn_unread();
     flags.feature_gates().warn_idle();
@@ -272,7 +272,7 @@ async fn serve(
     flags: &FlagSet,
     settings: &Settings,
     synced: &Arc<AtomicBool>,
-    source: &Arc<explain::Source>,
+    source: &Arc<explain::ExplainInputs>,
     tasks: &TaskGroup,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {

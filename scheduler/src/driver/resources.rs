@@ -14,7 +14,7 @@ use proto::quantity::Quantity as Amount;
 use shared::client::typed;
 use shared::types::is_sidecar;
 
-use super::explain::Source;
+use super::explain::ExplainInputs;
 
 /// Pods per page of a list.
 const PAGE: u32 = 500;
@@ -35,12 +35,12 @@ const FAMILIES: [(&str, &str); 2] = [
 type Amounts = BTreeMap<String, Amount>;
 
 /// Adds the path.
-pub(super) fn routes(config: &mut ServiceConfig, source: Arc<Source>) {
+pub(super) fn routes(config: &mut ServiceConfig, source: Arc<ExplainInputs>) {
     config.route(PATH, get().to(move || resources(Data::from(Arc::clone(&source)))));
 }
 
 /// The scheduler itself keeps less of a pod than is told here, so the pods are read page by page when somebody asks.
-async fn resources(source: Data<Source>) -> HttpResponse {
+async fn resources(source: Data<ExplainInputs>) -> HttpResponse {
     let Some(client) = source.client.get() else { return HttpResponse::ServiceUnavailable().finish() };
     let mut lines = Lines::default();
     let mut page = ListParams { limit: Some(PAGE), ..ListParams::default() };

@@ -22,7 +22,7 @@ use crate::settings;
 
 pub use print::table;
 pub use target::{Priorities, from_manifest, with_priority};
-pub use world::{Dump, World, listers, priorities};
+pub use world::{Dump, DumpedWorld, listers, priorities};
 
 const NAME: &str = "explain";
 
@@ -71,12 +71,12 @@ async fn tell(matches: &ArgMatches) -> anyhow::Result<String> {
         Some(file) => {
             let pod = from_manifest(&manifest(file)?, &text("namespace"))?;
             let pod = with_priority(pod, &dump.priorities());
-            World::of(dump).explain(&profiles, &pod)?
+            DumpedWorld::of(dump).explain(&profiles, &pod)?
         }
         None => {
             let name = text("pod");
             anyhow::ensure!(!name.is_empty(), "name a pod, or give one that does not exist yet with --filename");
-            let world = World::of(dump);
+            let world = DumpedWorld::of(dump);
             let pod = world.pod(&text("namespace"), &name)?;
             world.explain(&profiles, &pod)?
         }

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Dump, World, from_manifest, output, profiles, with_priority};
+use super::{Dump, DumpedWorld, from_manifest, output, profiles, with_priority};
 use crate::framework::explain::Explanation;
 
 fn cluster() -> Dump {
@@ -29,12 +29,12 @@ fn cluster() -> Dump {
 fn what_if(manifest: Value) -> Explanation {
     let dump = cluster();
     let pod = with_priority(from_manifest(&manifest, "default").expect("pod"), &dump.priorities());
-    World::of(dump).explain(&profiles(None).expect("profiles"), &pod).expect("explanation")
+    DumpedWorld::of(dump).explain(&profiles(None).expect("profiles"), &pod).expect("explanation")
 }
 
 #[test]
 fn a_pod_that_waits() {
-    let world = World::of(cluster());
+    let world = DumpedWorld::of(cluster());
     let pod = world.pod("default", "waiting").expect("pod");
     let e = world.explain(&profiles(None).expect("profiles"), &pod).expect("explanation");
     assert_eq!(
@@ -46,12 +46,12 @@ fn a_pod_that_waits() {
          large  no    -      NodeResourcesFit: Insufficient cpu\n\
          small  no    -      NodeResourcesFit: Insufficient cpu\n"
     );
-    assert!(World::of(cluster()).pod("default", "nobody").is_err());
+    assert!(DumpedWorld::of(cluster()).pod("default", "nobody").is_err());
 }
 
 #[test]
 fn a_pod_that_runs_is_explained_as_if_it_did_not() {
-    let world = World::of(cluster());
+    let world = DumpedWorld::of(cluster());
     let pod = world.pod("default", "busy").expect("pod");
     let e = world.explain(&profiles(None).expect("profiles"), &pod).expect("explanation");
     assert_eq!((e.bound_to.as_deref(), e.nodes[0].node.as_str(), e.nodes[0].fits), (Some("large"), "large", true));

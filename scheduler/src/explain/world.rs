@@ -64,7 +64,7 @@ pub fn priorities(classes: &[PriorityClass]) -> Priorities {
 }
 
 /// Cluster of a dump as plugins see it.
-pub struct World {
+pub struct DumpedWorld {
     pods: Vec<Pod>,
     cache: Cache,
     listers: Fixed,
@@ -79,7 +79,7 @@ fn full(meta: &ObjectMeta) -> (String, String) {
     (meta.namespace.clone().unwrap_or_default(), named(meta))
 }
 
-impl World {
+impl DumpedWorld {
     /// From objects.
     pub fn of(dump: Dump) -> Self {
         let mut cache = Cache::default();

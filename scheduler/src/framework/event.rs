@@ -40,7 +40,7 @@ pub enum ClusterEvent {
     /// A pod without a node came.
     WaitingPod(Arc<PodInfo>),
     /// Another object that plugins look up came, changed or went.
-    Object(Change),
+    Object(ExternalChange),
     /// Try everything again.
     Everything(&'static str),
 }
@@ -86,11 +86,11 @@ macro_rules! kinds {
         /// Changes of kinds that are looked up outside of the snapshot.
         #[derive(Debug, Clone)]
         #[allow(missing_docs, reason = "one variant for each kind of the list above")]
-        pub enum Change {
+        pub enum ExternalChange {
             $($kind(Delta<$type>),)*
         }
 
-        impl Change {
+        impl ExternalChange {
             /// Action of the event.
             pub fn action(&self) -> Action {
                 match self {
@@ -110,7 +110,7 @@ macro_rules! kinds {
             }
         }
 
-        $(impl From<Delta<$type>> for Change {
+        $(impl From<Delta<$type>> for ExternalChange {
             fn from(delta: Delta<$type>) -> Self {
                 Self::$kind(delta)
             }

@@ -20,11 +20,11 @@ type Key = (Arc<str>, PodGroupRef);
 
 /// See the module. The lock is held for the length of a call.
 #[derive(Debug, Default)]
-pub struct Gangs(Mutex<HashMap<Key, Group>>);
+pub struct Gangs(Mutex<HashMap<Key, GangPods>>);
 
 /// The pods of one group, by uid; each is in one of the sets.
 #[derive(Debug, Default)]
-struct Group {
+struct GangPods {
     /// Without a node.
     waiting: HashSet<Arc<str>>,
     /// With a node that was chosen.
@@ -48,7 +48,7 @@ pub struct Census {
     pub assigned: usize,
 }
 
-impl Group {
+impl GangPods {
     fn len(&self) -> usize {
         self.waiting.len() + self.assumed.len() + self.assigned.len()
     }
@@ -104,7 +104,7 @@ impl Gangs {
     fn shift(
         &self,
         pod: &PodInfo,
-        sets: impl FnOnce(&mut Group) -> (&mut HashSet<Arc<str>>, &mut HashSet<Arc<str>>),
+        sets: impl FnOnce(&mut GangPods) -> (&mut HashSet<Arc<str>>, &mut HashSet<Arc<str>>),
     ) -> bool {
         let Some(key) = key(pod) else { return false };
         let mut groups = self.0.lock();
@@ -119,7 +119,7 @@ impl Gangs {
 
     /// Number of pods that are known of the pod's group; `None` when no such group is known.
     pub fn count(&self, pod: &PodInfo) -> Option<usize> {
-        self.0.lock().get(&key(pod)?).map(Group::len)
+        self.0.lock().get(&key(pod)?).map(GangPods::len)
     }
 
     /// Progress of the pods of the pod's group; `None` when no such group is known.

@@ -26,7 +26,7 @@ pub mod table;
 
 pub use config::{Configuration, Features, ProfileConfig};
 pub use diagnosis::{Diagnosis, Failure, Rejected};
-pub use event::{Action, Change, ClusterEvent, Delta, Hint};
+pub use event::{Action, ClusterEvent, Delta, ExternalChange, Hint};
 pub use ledger::Ledger;
 pub use lister::Listers;
 pub use nominated::Nominated;

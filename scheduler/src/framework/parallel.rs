@@ -27,7 +27,7 @@ impl Default for Threads {
 }
 
 /// Share of a round that is one thread's.
-enum Part<'scope, 'a, I, O> {
+enum RoundShare<'scope, 'a, I, O> {
     Apart(ScopedJoinHandle<'scope, Vec<O>>),
     /// No thread could be started for it.
     Here(&'a [I]),
@@ -83,21 +83,21 @@ impl Threads {
 fn spread<I: Sync, O: Send>(questions: &[I], parts: usize, ask: &(impl Fn(&I) -> O + Sync), out: &mut Vec<O>) {
     let (own, others) = questions.split_at(questions.len().div_ceil(parts));
     scope(|threads| {
-        let others: Vec<Part<'_, '_, I, O>> = others
+        let others: Vec<RoundShare<'_, '_, I, O>> = others
             .chunks(own.len())
             .map(|part| {
                 let all = move || part.iter().map(ask).collect::<Vec<O>>();
                 match Builder::new().name("nodes".to_owned()).spawn_scoped(threads, all) {
-                    Ok(thread) => Part::Apart(thread),
-                    Err(_) => Part::Here(part),
+                    Ok(thread) => RoundShare::Apart(thread),
+                    Err(_) => RoundShare::Here(part),
                 }
             })
             .collect();
         out.extend(own.iter().map(ask));
         for part in others {
             match part {
-                Part::Here(part) => out.extend(part.iter().map(ask)),
-                Part::Apart(thread) => match thread.join() {
+                RoundShare::Here(part) => out.extend(part.iter().map(ask)),
+                RoundShare::Apart(thread) => match thread.join() {
                     Ok(answers) => out.extend(answers),
                     // The attempt ends as if the panic had been on its own thread.
                     Err(panic) => std::panic::resume_unwind(panic),

@@ -24,7 +24,7 @@ pub enum Depends {
 }
 
 /// Answers for all nodes that show the same.
-pub trait Rule: Send + Sync {
+pub trait NodeRule: Send + Sync {
     /// Equal for rules that count the same and judge the same.
     fn fingerprint(&self) -> u64;
 
@@ -62,12 +62,12 @@ pub trait Rule: Send + Sync {
 /// Makes rules for pods.
 pub trait Rules: Send + Sync {
     /// In place of PreFilter and Filter.
-    fn hard(&self, _cx: Context<'_>, _pod: &PodInfo) -> Option<Box<dyn Rule>> {
+    fn hard(&self, _cx: Context<'_>, _pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
         None
     }
 
     /// In place of PreScore and Score.
-    fn soft(&self, _cx: Context<'_>, _pod: &PodInfo) -> Option<Box<dyn Rule>> {
+    fn soft(&self, _cx: Context<'_>, _pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
         None
     }
 }

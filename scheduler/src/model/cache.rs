@@ -12,7 +12,7 @@ use super::pod::PodInfo;
 use super::snapshot::Snapshot;
 
 #[derive(Debug)]
-struct Entry {
+struct NodeEntry {
     info: Arc<NodeInfo>,
     /// The Node object is there (pods may be seen before it and after).
     present: bool,
@@ -25,7 +25,7 @@ struct Entry {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownPod {
     pod: Arc<PodInfo>,
     assumed: bool,
 }
@@ -44,8 +44,8 @@ pub struct Sizes {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Cache {
-    nodes: HashMap<Arc<str>, Entry>,
-    pods: HashMap<Arc<str>, Known>,
+    nodes: HashMap<Arc<str>, NodeEntry>,
+    pods: HashMap<Arc<str>, KnownPod>,
     /// Nodes whose object is there.
     present: usize,
     /// On how many nodes an image is.
@@ -63,7 +63,7 @@ impl Cache {
         self.generation += 1;
         if !self.nodes.contains_key(name) {
             let base = NodeBase { name: Arc::clone(name), ..NodeBase::default() };
-            let entry = Entry {
+            let entry = NodeEntry {
                 info: Arc::new(NodeInfo::new(base)),
                 present: false,
                 dirty: false,
@@ -137,7 +137,7 @@ impl Cache {
             && let Some(entry) = self.nodes.get_mut(&node)
         {
             self.assumed -= usize::from(known.assumed);
-            *known = Known { pod: Arc::clone(&pod), assumed: false };
+            *known = KnownPod { pod: Arc::clone(&pod), assumed: false };
             Arc::make_mut(&mut entry.info).replace(&pod);
             if !entry.dirty && !entry.renewed {
                 entry.renewed = true;
@@ -147,7 +147,7 @@ impl Cache {
         }
         self.drop_pod(&pod.uid);
         self.touch(&node).add(Arc::clone(&pod));
-        self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: false });
+        self.pods.insert(Arc::clone(&pod.uid), KnownPod { pod, assumed: false });
     }
 
     /// A bound pod is gone.
@@ -177,7 +177,7 @@ impl Cache {
         }
         self.touch(&node).add(Arc::clone(&pod));
         self.assumed += 1;
-        self.pods.insert(Arc::clone(&pod.uid), Known { pod, assumed: true });
+        self.pods.insert(Arc::clone(&pod.uid), KnownPod { pod, assumed: true });
         true
     }
 

@@ -14,7 +14,7 @@ use super::pod::PodInfo;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Meta {
+struct WireMeta {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -36,7 +36,7 @@ struct ContainerStatus {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Status {
+struct WireStatus {
     phase: Option<String>,
     start_time: Option<Time>,
     nominated_node_name: Option<String>,
@@ -49,9 +49,9 @@ struct Status {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Pod {
-    metadata: Meta,
+    metadata: WireMeta,
     spec: Option<core::PodSpec>,
-    status: Option<Status>,
+    status: Option<WireStatus>,
 }
 
 fn container_statuses(list: Option<Vec<ContainerStatus>>) -> Option<Vec<core::ContainerStatus>> {

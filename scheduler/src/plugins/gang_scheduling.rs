@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::framework::gangs::Gangs;
 use crate::framework::plugin::{Context, Permission, Permit, Plugin, PreEnqueue, Requeue, Reserve};
-use crate::framework::{Change, ClusterEvent, Code, ConfigError, CycleState, Hint, Listers, Status};
+use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, ExternalChange, Hint, Listers, Status};
 use crate::model::demand::PodGroupRef;
 use crate::model::{NodeInfo, PodInfo};
 
@@ -32,7 +32,7 @@ pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
 
 /// Books in which a pod was counted, for giving it back.
 #[derive(Clone)]
-struct Counted(Arc<Gangs>);
+struct CountedPod(Arc<Gangs>);
 
 fn policy<'a>(workload: &'a Workload, group: &PodGroupRef) -> Option<&'a PodGroupPolicy> {
     workload.spec.pod_groups.iter().find(|g| g.name == group.pod_group).map(|g| &g.policy)
@@ -79,12 +79,12 @@ impl Reserve for GangScheduling {
         if !gangs.assume(pod) {
             return unknown();
         }
-        state.put(Counted(Arc::clone(gangs)));
+        state.put(CountedPod(Arc::clone(gangs)));
         Status::SUCCESS
     }
 
     fn unreserve(&self, state: &mut CycleState, pod: &PodInfo, _: &str) {
-        if let Some(Counted(gangs)) = state.get::<Counted>() {
+        if let Some(CountedPod(gangs)) = state.get::<CountedPod>() {
             gangs.forget(pod);
         }
     }
@@ -124,7 +124,7 @@ impl Requeue for GangScheduling {
         match event {
             ClusterEvent::WaitingPod(other) => mate(other).into(),
             ClusterEvent::AssignedPod { old: None, new: Some(other) } => mate(other).into(),
-            ClusterEvent::Object(Change::Workload(delta)) => {
+            ClusterEvent::Object(ExternalChange::Workload(delta)) => {
                 let named = |workload: &Workload| {
                     let meta = &workload.metadata;
                     pod.group.as_ref().is_some_and(|g| meta.name.as_deref() == Some(&*g.workload))
@@ -243,7 +243,7 @@ mod tests {
         let waiting = member("p", "w", "three").info();
         let came = |p: PodBuilder| ClusterEvent::WaitingPod(Arc::new(p.info()));
         let object = |old: Option<Arc<Workload>>, new: Option<Arc<Workload>>| {
-            ClusterEvent::Object(Change::Workload(Delta { old, new }))
+            ClusterEvent::Object(ExternalChange::Workload(Delta { old, new }))
         };
         for (what, event, want) in [
             ("a mate came", came(member("q", "w", "three")), Hint::Queue),

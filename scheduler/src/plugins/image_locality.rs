@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::framework::domains::Touched;
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, Plugin, Score};
-use crate::framework::rule::{Rule, Rules};
+use crate::framework::rule::{NodeRule, Rules};
 use crate::framework::{ConfigError, CycleState};
 use crate::model::{Demand, NodeInfo, PodInfo, Snapshot};
 
@@ -57,20 +57,20 @@ impl Score for ImageLocality {
 }
 
 impl Rules for ImageLocality {
-    fn soft(&self, _: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
-        Some(Box::new(Kept { pod: Arc::clone(&pod.demand), shown: Vec::new(), scores: HashMap::new() }))
+    fn soft(&self, _: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
+        Some(Box::new(ImageRule { pod: Arc::clone(&pod.demand), shown: Vec::new(), scores: HashMap::new() }))
     }
 }
 
 /// Nodes show which of the pod's images they have, in which size: how common an image is changes for all nodes at once.
-struct Kept {
+struct ImageRule {
     pod: Arc<Demand>,
     /// Sizes by slot and image; empty where there is no image at all.
     shown: Vec<Box<[i64]>>,
     scores: HashMap<Box<[i64]>, i64>,
 }
 
-impl Rule for Kept {
+impl NodeRule for ImageRule {
     fn fingerprint(&self) -> u64 {
         0
     }

@@ -12,7 +12,7 @@ use shared::csi;
 use super::uses_claim;
 use super::volume_binding::class_of;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, ConfigError, CycleState, ExternalChange, Hint, Status};
 use crate::model::{NodeInfo, PodInfo, VolumeUse};
 
 /// Upstream's name.
@@ -52,7 +52,7 @@ impl Attached {
 
 /// The pod's volumes.
 #[derive(Clone, Debug)]
-struct Notes(HashSet<Attached>);
+struct PodVolumes(HashSet<Attached>);
 
 /// Plugins of old whose volumes upstream does not count for the drivers that took over.
 const UNCOUNTED: [&str; 2] = ["kubernetes.io/vsphere-volume", "kubernetes.io/azure-file"];
@@ -104,14 +104,14 @@ impl PreFilter for NodeVolumeLimits {
         if mine.is_empty() {
             return Err(Status::SKIP);
         }
-        state.put(Notes(mine));
+        state.put(PodVolumes(mine));
         Ok(PreFiltered::All)
     }
 }
 
 impl Filter for NodeVolumeLimits {
     fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
-        let Some(mine) = state.get::<Notes>() else { return Status::SUCCESS };
+        let Some(mine) = state.get::<PodVolumes>() else { return Status::SUCCESS };
         let Some(csi_node) = cx.listers.csi_node(node.name()) else { return Status::SUCCESS };
         // Most nodes say nothing of the pod's drivers: that is found out without a set of anything.
         let limits = || {
@@ -141,14 +141,14 @@ impl Requeue for NodeVolumeLimits {
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
             ClusterEvent::AssignedPod { old: Some(old), new: None } => old.attaches().into(),
-            ClusterEvent::Object(Change::CsiNode(d)) => match (d.before(), d.now()) {
+            ClusterEvent::Object(ExternalChange::CsiNode(d)) => match (d.before(), d.now()) {
                 (Some(old), Some(new)) => limits_grew(old, new).into(),
                 (_, new) => new.is_some().into(),
             },
-            ClusterEvent::Object(Change::PersistentVolumeClaim(d)) => {
+            ClusterEvent::Object(ExternalChange::PersistentVolumeClaim(d)) => {
                 (d.before().is_none() && d.now().is_some_and(|c| uses_claim(pod, c))).into()
             }
-            ClusterEvent::Object(Change::VolumeAttachment(d)) => match (&d.old, d.now()) {
+            ClusterEvent::Object(ExternalChange::VolumeAttachment(d)) => match (&d.old, d.now()) {
                 (Some(gone), None) => uses_driver(pod, &gone.spec.attacher).into(),
                 _ => Hint::Skip,
             },

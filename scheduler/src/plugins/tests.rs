@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::framework::{Change, ClusterEvent, Delta, Hint, Profile, ProfileConfig};
+use crate::framework::{ClusterEvent, Delta, ExternalChange, Hint, Profile, ProfileConfig};
 use crate::model::PodInfo;
 use crate::queue::QueuedPod;
 use crate::testing::{NodeBuilder, PodBuilder, node, pod};
@@ -28,7 +28,7 @@ fn own(old: PodBuilder, new: PodBuilder) -> ClusterEvent {
 
 fn object<K: serde::de::DeserializeOwned>(old: Value, new: Value) -> ClusterEvent
 where
-    Change: From<Delta<K>>,
+    ExternalChange: From<Delta<K>>,
 {
     let read = |v: Value| (!v.is_null()).then(|| Arc::new(serde_json::from_value(v).expect("object")));
     ClusterEvent::Object(Delta { old: read(old), new: read(new) }.into())

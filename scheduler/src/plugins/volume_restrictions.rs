@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::uses_claim;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, ConfigError, CycleState, ExternalChange, Hint, Status};
 use crate::model::{NodeInfo, PodInfo, VolumeUse};
 
 /// Upstream's name.
@@ -30,12 +30,12 @@ pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
 
 /// Claims of the pod that only one pod may use, and how many uses of them there are already.
 #[derive(Clone, Debug, Default)]
-struct Notes {
+struct ExclusiveClaims {
     exclusive: Vec<String>,
     uses: i64,
 }
 
-impl Notes {
+impl ExclusiveClaims {
     fn uses_by(&self, pod: &PodInfo, other: &PodInfo) -> i64 {
         if pod.namespace != other.namespace {
             return 0;
@@ -50,7 +50,7 @@ fn conflict(a: &PodInfo, b: &PodInfo) -> bool {
 
 impl PreFilter for VolumeRestrictions {
     fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
-        let mut notes = Notes::default();
+        let mut notes = ExclusiveClaims::default();
         let mut disks = false;
         for volume in &pod.volumes {
             match volume {
@@ -78,13 +78,13 @@ impl PreFilter for VolumeRestrictions {
     }
 
     fn add_pod(&self, _: Context<'_>, state: &mut CycleState, pod: &PodInfo, added: &PodInfo, _: &NodeInfo) {
-        if let Some(notes) = state.get_mut::<Notes>() {
+        if let Some(notes) = state.get_mut::<ExclusiveClaims>() {
             notes.uses += notes.uses_by(pod, added);
         }
     }
 
     fn remove_pod(&self, _: Context<'_>, state: &mut CycleState, pod: &PodInfo, removed: &PodInfo, _: &NodeInfo) {
-        if let Some(notes) = state.get_mut::<Notes>() {
+        if let Some(notes) = state.get_mut::<ExclusiveClaims>() {
             notes.uses -= notes.uses_by(pod, removed);
         }
     }
@@ -95,7 +95,7 @@ impl Filter for VolumeRestrictions {
         if node.pods.iter().any(|p| conflict(pod, p)) {
             return Status::unschedulable("node(s) had no available disk");
         }
-        if state.get::<Notes>().is_some_and(|n| n.uses > 0) {
+        if state.get::<ExclusiveClaims>().is_some_and(|n| n.uses > 0) {
             return Status::unschedulable(IN_USE);
         }
         Status::SUCCESS
@@ -111,7 +111,7 @@ impl Requeue for VolumeRestrictions {
                 (shared || conflict(pod, old)).into()
             }
             ClusterEvent::Node { old: None, .. } => Hint::Queue,
-            ClusterEvent::Object(Change::PersistentVolumeClaim(d)) => {
+            ClusterEvent::Object(ExternalChange::PersistentVolumeClaim(d)) => {
                 d.now().is_some_and(|c| uses_claim(pod, c)).into()
             }
             _ => Hint::Skip,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::uses_claim;
 use super::volume_binding::class_of;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{Change, ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, ConfigError, CycleState, ExternalChange, Hint, Status};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -43,7 +43,7 @@ struct Topology {
 }
 
 #[derive(Clone, Debug)]
-struct Notes(Vec<Topology>);
+struct PodTopologies(Vec<Topology>);
 
 fn topology(volume: &PersistentVolume) -> [Option<&String>; KEYS.len()] {
     KEYS.map(|(key, _)| volume.metadata.labels.as_ref()?.get(key))
@@ -91,7 +91,7 @@ impl PreFilter for VolumeZone {
         if all.is_empty() {
             return Err(Status::SKIP);
         }
-        state.put(Notes(all));
+        state.put(PodTopologies(all));
         Ok(PreFiltered::All)
     }
 }
@@ -103,7 +103,7 @@ impl Filter for VolumeZone {
         if !KEYS.iter().any(|(k, _)| labels.contains_key(*k)) {
             return Status::SUCCESS;
         }
-        for t in state.get::<Notes>().iter().flat_map(|n| &n.0) {
+        for t in state.get::<PodTopologies>().iter().flat_map(|n| &n.0) {
             let here = labels.get(t.keys.0).or_else(|| labels.get(t.keys.1));
             if !here.is_some_and(|v| t.values.contains(v)) {
                 return Status::unresolvable("node(s) had no available volume zone");
@@ -117,14 +117,14 @@ impl Requeue for VolumeZone {
     fn hint(&self, pod: &PodInfo, event: &ClusterEvent) -> Hint {
         match event {
             ClusterEvent::Node { .. } => event.node_if(|old, new| old.labels != new.labels).is_some().into(),
-            ClusterEvent::Object(Change::PersistentVolumeClaim(d)) => {
+            ClusterEvent::Object(ExternalChange::PersistentVolumeClaim(d)) => {
                 d.now().is_some_and(|c| uses_claim(pod, c)).into()
             }
-            ClusterEvent::Object(Change::PersistentVolume(d)) => match (d.before(), d.now()) {
+            ClusterEvent::Object(ExternalChange::PersistentVolume(d)) => match (d.before(), d.now()) {
                 (Some(old), Some(new)) => (topology(old) != topology(new)).into(),
                 (_, new) => new.is_some().into(),
             },
-            ClusterEvent::Object(Change::StorageClass(d)) => {
+            ClusterEvent::Object(ExternalChange::StorageClass(d)) => {
                 let waits = |c: &StorageClass| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
                 (d.before().is_none() && d.now().is_some_and(waits)).into()
             }

@@ -1,7 +1,7 @@
 //! CEL environment of device selectors: `device.driver`, `device.attributes[domain].name` and
 //! `device.capacity[domain].name`, with the sizes a resource slice allows.
 
-use super::{Declared, Extras, Place, Type};
+use super::{Declared, EstimatePlace, Extras, Type};
 
 /// Maximum cost of one evaluation of a selector.
 pub const MAX_COST: u64 = 1_000_000;
@@ -39,14 +39,25 @@ pub fn extras() -> Extras {
 
 /// The sizes below the variable, for estimates.
 #[must_use]
-pub fn size(place: &[Place<'_>]) -> Option<u64> {
+pub fn size(place: &[EstimatePlace<'_>]) -> Option<u64> {
     match place {
-        [Place::Named("device"), Place::Named("driver")] => Some(MAX_DOMAIN),
-        [Place::Named("device"), Place::Named("attributes" | "capacity")] => Some(MAX_ENTRIES),
-        [Place::Named("device"), Place::Named("attributes" | "capacity"), Place::Keys] => Some(MAX_DOMAIN),
-        [Place::Named("device"), Place::Named("attributes" | "capacity"), Place::Values] => Some(MAX_ENTRIES),
-        [Place::Named("device"), Place::Named("attributes" | "capacity"), Place::Values, Place::Keys] => Some(MAX_NAME),
-        [Place::Named("device"), Place::Named("attributes"), Place::Values, _] => Some(MAX_TEXT),
+        [EstimatePlace::Named("device"), EstimatePlace::Named("driver")] => Some(MAX_DOMAIN),
+        [EstimatePlace::Named("device"), EstimatePlace::Named("attributes" | "capacity")] => Some(MAX_ENTRIES),
+        [EstimatePlace::Named("device"), EstimatePlace::Named("attributes" | "capacity"), EstimatePlace::Keys] => {
+            Some(MAX_DOMAIN)
+        }
+        [EstimatePlace::Named("device"), EstimatePlace::Named("attributes" | "capacity"), EstimatePlace::Values] => {
+            Some(MAX_ENTRIES)
+        }
+        [
+            EstimatePlace::Named("device"),
+            EstimatePlace::Named("attributes" | "capacity"),
+            EstimatePlace::Values,
+            EstimatePlace::Keys,
+        ] => Some(MAX_NAME),
+        [EstimatePlace::Named("device"), EstimatePlace::Named("attributes"), EstimatePlace::Values, _] => {
+            Some(MAX_TEXT)
+        }
         _ => None,
     }
 }

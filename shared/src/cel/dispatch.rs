@@ -4,7 +4,7 @@ use serde_json::Value as Tree;
 
 use super::Error;
 use super::library::Entry;
-use super::node::Candidate;
+use super::node::OverloadCandidate;
 use super::types::Type;
 use super::value::Value;
 
@@ -69,7 +69,7 @@ pub(super) fn operator(name: &str) -> Option<&'static Operator> {
 /// The function for these values. `quiet`: what does not fit is not shown.
 pub(super) fn choose(
     (name, operator): (&str, Option<&Operator>),
-    candidates: &[Candidate],
+    candidates: &[OverloadCandidate],
     values: &[Value<'_>],
     quiet: bool,
 ) -> Result<&'static Entry, Error> {
@@ -81,7 +81,7 @@ pub(super) fn choose(
         }
         return Ok(candidates[0].entry);
     }
-    let fits = |c: &&Candidate| c.arguments.iter().zip(values).all(|(t, v)| suits(t, v));
+    let fits = |c: &&OverloadCandidate| c.arguments.iter().zip(values).all(|(t, v)| suits(t, v));
     let found = candidates.iter().find(fits).map(|c| c.entry);
     found.ok_or_else(|| {
         if quiet {

@@ -2,7 +2,7 @@
 //!
 //! The result decides whether a rule may be stored, so the arithmetic is upstream's (`cel-go`'s checker), to the unit.
 
-use super::node::{Fold, Kind, Node};
+use super::node::{ExprKind, Fold, Node};
 use super::types::Type;
 use super::value::Value;
 
@@ -20,7 +20,7 @@ pub struct Estimate {
 
 /// A step down from a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place<'n> {
+pub enum EstimatePlace<'n> {
     /// The variable, or a field by its name.
     Named(&'n str),
     /// Elements of a list.
@@ -77,7 +77,7 @@ impl Inside {
 }
 
 /// The way to a place below a variable; empty where there is none.
-type Path<'n> = Vec<Place<'n>>;
+type Path<'n> = Vec<EstimatePlace<'n>>;
 
 /// Estimates of a call's arguments.
 pub(super) struct Given<'e> {
@@ -109,7 +109,7 @@ impl Given<'_> {
     /// The number that one is written as.
     pub(super) fn literal(&self, i: usize) -> Option<i64> {
         match self.arguments.get(i).map(|(node, _)| &node.kind) {
-            Some(Kind::Literal(Value::Int(n))) => Some(*n),
+            Some(ExprKind::Literal(Value::Int(n))) => Some(*n),
             _ => None,
         }
     }
@@ -129,7 +129,7 @@ struct Known<'n> {
     path: Path<'n>,
 }
 
-pub(super) fn estimate(root: &Node, sizes: &dyn Fn(&[Place<'_>]) -> Option<u64>) -> Estimate {
+pub(super) fn estimate(root: &Node, sizes: &dyn Fn(&[EstimatePlace<'_>]) -> Option<u64>) -> Estimate {
     let mut estimator = Estimator { sizes, locals: Vec::new() };
     let Range { min, max } = estimator.part(root).cost;
     Estimate { min, max }
@@ -144,7 +144,7 @@ struct Local<'n> {
 }
 
 struct Estimator<'s, 'n> {
-    sizes: &'s dyn Fn(&[Place<'_>]) -> Option<u64>,
+    sizes: &'s dyn Fn(&[EstimatePlace<'_>]) -> Option<u64>,
     locals: Vec<Local<'n>>,
 }
 
@@ -164,12 +164,12 @@ fn is_scalar(of: &Type) -> bool {
 /// Returns the original expression of a folded constant: estimates ignore folding.
 fn written(node: &Node) -> &Node {
     match &node.kind {
-        Kind::Constant { from, .. } => from,
+        ExprKind::Constant { from, .. } => from,
         _ => node,
     }
 }
 
-fn below<'n>(path: &Path<'n>, place: Place<'n>) -> Path<'n> {
+fn below<'n>(path: &Path<'n>, place: EstimatePlace<'n>) -> Path<'n> {
     let mut path = path.clone();
     path.push(place);
     path
@@ -190,66 +190,66 @@ impl<'n> Estimator<'_, 'n> {
     fn part(&mut self, node: &'n Node) -> Known<'n> {
         let node = written(node);
         match &node.kind {
-            Kind::Literal(Value::Type(name)) => self.plain(node, Range::fixed(1), vec![Place::Named(name)]),
-            Kind::Literal(value) | Kind::Constant { value, .. } => {
+            ExprKind::Literal(Value::Type(name)) => self.plain(node, Range::fixed(1), vec![EstimatePlace::Named(name)]),
+            ExprKind::Literal(value) | ExprKind::Constant { value, .. } => {
                 let size = Some(Range::fixed(value.size().unwrap_or(1)));
                 Known { size, ..self.plain(node, Range::fixed(0), Vec::new()) }
             }
-            Kind::Variable(name) => self.plain(node, Range::fixed(1), vec![Place::Named(name)]),
-            Kind::Local { slot, .. } => {
+            ExprKind::Variable(name) => self.plain(node, Range::fixed(1), vec![EstimatePlace::Named(name)]),
+            ExprKind::Local { slot, .. } => {
                 let local = &self.locals[*slot];
                 let known = self.plain(node, Range::fixed(1), local.path.clone());
                 Known { size: known.size.or(local.size), inside: local.inside, ..known }
             }
-            Kind::Select { operand, test: true, .. } => {
+            ExprKind::Select { operand, test: true, .. } => {
                 let cost = self.part(operand).cost;
                 self.plain(node, cost, Vec::new())
             }
-            Kind::Select { operand, field, .. } => {
+            ExprKind::Select { operand, field, .. } => {
                 let from = self.part(operand);
                 let counted = matches!(operand.of, Type::Map(_) | Type::Object(_) | Type::Opaque(_));
                 let cost = from.cost.plus(Range::fixed(u64::from(counted)));
-                self.plain(node, cost, below(&from.path, Place::Named(field)))
+                self.plain(node, cost, below(&from.path, EstimatePlace::Named(field)))
             }
-            Kind::OptionalSelect { operand, .. } => {
+            ExprKind::OptionalSelect { operand, .. } => {
                 let cost = self.part(operand).cost.plus(Range::fixed(1));
                 self.plain(node, cost, Vec::new())
             }
-            Kind::Index { operand, index, of, .. } => {
+            ExprKind::Index { operand, index, of, .. } => {
                 let (from, by) = (self.part(operand), self.part(index));
                 let cost = from.cost.plus(by.cost).plus(Range::fixed(1));
                 if !of.list && !of.map {
                     return self.plain(node, cost, Vec::new());
                 }
-                let place = if of.map { Place::Values } else { Place::Items };
+                let place = if of.map { EstimatePlace::Values } else { EstimatePlace::Items };
                 let known = self.plain(node, cost, below(&from.path, place));
                 Known { size: from.inside.map(|i| i.value).or(known.size), ..known }
             }
-            Kind::And(parts) | Kind::Or(parts) => {
+            ExprKind::And(parts) | ExprKind::Or(parts) => {
                 let (a, b) = (self.part(&parts[0]).cost, self.part(&parts[1]).cost);
                 self.plain(node, Range { min: a.min, max: a.max.saturating_add(b.max) }, Vec::new())
             }
-            Kind::Condition(parts) => {
+            ExprKind::Condition(parts) => {
                 let (c, a, b) = (self.part(&parts[0]), self.part(&parts[1]), self.part(&parts[2]));
                 let inside = a.inside.zip(b.inside).map(|(a, b)| a.union(b));
                 let unknown = |s: Option<Range>| s.unwrap_or(Range::UNKNOWN);
                 let size = Some(unknown(a.size).union(unknown(b.size)));
                 Known { cost: c.cost.plus(a.cost.union(b.cost)), size, inside, path: Vec::new() }
             }
-            Kind::NotStrictlyFalse(inner) => {
+            ExprKind::NotStrictlyFalse(inner) => {
                 let cost = self.part(inner).cost.plus(Range::fixed(1));
                 self.plain(node, cost, Vec::new())
             }
-            Kind::Call { .. } => self.call(node),
-            Kind::List(items) => self.list(items.iter().map(|(item, _)| item)),
-            Kind::Map(entries) => self.map(entries.iter().map(|(key, value, _)| (key, value))),
-            Kind::Struct { fields, .. } => {
+            ExprKind::Call { .. } => self.call(node),
+            ExprKind::List(items) => self.list(items.iter().map(|(item, _)| item)),
+            ExprKind::Map(entries) => self.map(entries.iter().map(|(key, value, _)| (key, value))),
+            ExprKind::Struct { fields, .. } => {
                 let each = fields.iter().map(|(_, value, _)| value);
                 let cost = each.fold(Range::fixed(40), |sum, value| sum.plus(self.part(value).cost));
                 self.plain(node, cost, Vec::new())
             }
-            Kind::Fold(fold) if is_bind(fold) => self.bind(fold),
-            Kind::Fold(fold) => self.fold(node, fold),
+            ExprKind::Fold(fold) if is_bind(fold) => self.bind(fold),
+            ExprKind::Fold(fold) => self.fold(node, fold),
         }
     }
 
@@ -282,7 +282,7 @@ impl<'n> Estimator<'_, 'n> {
     }
 
     fn call(&mut self, node: &'n Node) -> Known<'n> {
-        let Kind::Call { name, candidates, arguments, .. } = &node.kind else {
+        let ExprKind::Call { name, candidates, arguments, .. } = &node.kind else {
             return self.plain(node, Range::fixed(0), Vec::new());
         };
         let known: Vec<Known<'n>> = arguments.iter().map(|a| self.part(a)).collect();
@@ -296,7 +296,7 @@ impl<'n> Estimator<'_, 'n> {
         let element = match arguments.first().map(|first| &first.of) {
             Some(Type::List(of)) => {
                 let size = known.first().filter(|k| !k.path.is_empty());
-                let size = size.and_then(|k| self.at(&below(&k.path, Place::Items))).unwrap_or(Range::UNKNOWN);
+                let size = size.and_then(|k| self.at(&below(&k.path, EstimatePlace::Items))).unwrap_or(Range::UNKNOWN);
                 Some((matches!(**of, Type::String | Type::Bytes), size))
             }
             _ => None,
@@ -340,11 +340,11 @@ impl<'n> Estimator<'_, 'n> {
         let two = fold.variables == 2;
         for i in 0..fold.variables {
             let (size, place) = match (two && i == 0, list) {
-                (true, true) => (key, Place::Named("@indices")),
-                (true, false) => (key, Place::Keys),
-                (false, true) => (value, Place::Items),
-                (false, false) if two => (value, Place::Values),
-                (false, false) => (key, Place::Keys),
+                (true, true) => (key, EstimatePlace::Named("@indices")),
+                (true, false) => (key, EstimatePlace::Keys),
+                (false, true) => (value, EstimatePlace::Items),
+                (false, false) if two => (value, EstimatePlace::Values),
+                (false, false) => (key, EstimatePlace::Keys),
             };
             self.locals.push(Local { size, inside: None, path: below(&range.path, place) });
         }
@@ -357,8 +357,8 @@ impl<'n> Estimator<'_, 'n> {
         let cost = range.cost.plus(init.cost).plus(result.cost).plus(rounds);
         let known = self.plain(node, cost, Vec::new());
         match &written(&fold.init).kind {
-            Kind::List(_) | Kind::Map(_) => Known { size: Some(count), inside: step.inside, ..known },
-            Kind::Literal(_) => Known { size: init.size.or(known.size), ..known },
+            ExprKind::List(_) | ExprKind::Map(_) => Known { size: Some(count), inside: step.inside, ..known },
+            ExprKind::Literal(_) => Known { size: init.size.or(known.size), ..known },
             _ => known,
         }
     }
@@ -366,6 +366,6 @@ impl<'n> Estimator<'_, 'n> {
 
 /// `cel.bind` is written as a loop that never runs.
 fn is_bind(fold: &Fold) -> bool {
-    matches!(&written(&fold.range).kind, Kind::List(items) if items.is_empty())
-        && matches!(fold.condition.kind, Kind::Literal(Value::Bool(false)))
+    matches!(&written(&fold.range).kind, ExprKind::List(items) if items.is_empty())
+        && matches!(fold.condition.kind, ExprKind::Literal(Value::Bool(false)))
 }

@@ -10,7 +10,7 @@ use serde_json::Value as Tree;
 
 use super::dispatch::{self, Operator};
 use super::library::Args;
-use super::node::{Candidate, Fold, How, Kind, Node};
+use super::node::{ExprKind, Fold, How, Node, OverloadCandidate};
 use super::value::{Answer, Key, Made, Map, Text, Value};
 use super::{Error, Fuel, Scope};
 
@@ -87,44 +87,44 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
 
     pub(super) fn eval(&mut self, node: &'n Node) -> Answer<'a> {
         match &node.kind {
-            Kind::Literal(value) | Kind::Constant { value, .. } => Ok(value.clone()),
-            Kind::Variable(_)
-            | Kind::Local { .. }
-            | Kind::Select { .. }
-            | Kind::OptionalSelect { .. }
-            | Kind::Index { .. }
-            | Kind::Condition(_) => {
+            ExprKind::Literal(value) | ExprKind::Constant { value, .. } => Ok(value.clone()),
+            ExprKind::Variable(_)
+            | ExprKind::Local { .. }
+            | ExprKind::Select { .. }
+            | ExprKind::OptionalSelect { .. }
+            | ExprKind::Index { .. }
+            | ExprKind::Condition(_) => {
                 let found = unless_cancelled(self.path(node))?;
                 self.spend(super::paths::cost_of(node))?;
                 found
             }
-            Kind::And(parts) => self.logic(parts, false),
-            Kind::Or(parts) => self.logic(parts, true),
-            Kind::NotStrictlyFalse(inner) => {
+            ExprKind::And(parts) => self.logic(parts, false),
+            ExprKind::Or(parts) => self.logic(parts, true),
+            ExprKind::NotStrictlyFalse(inner) => {
                 let found = unless_cancelled(self.eval(inner))?;
                 self.spend(1)?;
                 Ok(Value::Bool(!matches!(found, Ok(Value::Bool(false)))))
             }
-            Kind::Call { name, candidates, arguments, pattern, operator, how, .. } => match how {
+            ExprKind::Call { name, candidates, arguments, pattern, operator, how, .. } => match how {
                 How::Otherwise => self.otherwise(name, arguments),
                 _ => self.call((name, *operator), candidates, arguments, (pattern.as_ref(), *how)),
             },
-            Kind::List(items) => {
+            ExprKind::List(items) => {
                 let made = unless_cancelled(self.list(items))?;
                 self.spend(LIST)?;
                 made
             }
-            Kind::Map(entries) => {
+            ExprKind::Map(entries) => {
                 let made = unless_cancelled(self.map(entries))?;
                 self.spend(MAP)?;
                 made
             }
-            Kind::Struct { name, fields } => {
+            ExprKind::Struct { name, fields } => {
                 let made = unless_cancelled(self.made(name, fields))?;
                 self.spend(STRUCT)?;
                 made
             }
-            Kind::Fold(fold) => self.fold(fold),
+            ExprKind::Fold(fold) => self.fold(fold),
         }
     }
 
@@ -174,7 +174,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
     fn call(
         &mut self,
         (name, operator): (&str, Option<&Operator>),
-        candidates: &'n [Candidate],
+        candidates: &'n [OverloadCandidate],
         arguments: &'n [Node],
         (pattern, how): (Option<&'n regex::Regex>, How),
     ) -> Answer<'a> {

@@ -29,7 +29,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::metrics::{self, Histogram};
 
-pub use estimate::{Estimate, MAX_ELEMENT_BYTES, Place};
+pub use estimate::{Estimate, EstimatePlace, MAX_ELEMENT_BYTES};
 pub use library::authorizer::{Authorities, Decision, authorizer};
 pub use library::format::fits as format_problems;
 pub use library::quantity::quantity;
@@ -193,7 +193,7 @@ impl Program {
     /// Estimates the cost of an evaluation. `sizes` returns the maximum number of elements, entries or characters at a
     /// path below a variable; `None` when it is unknown.
     #[must_use]
-    pub fn estimate(&self, sizes: &dyn Fn(&[Place<'_>]) -> Option<u64>) -> Estimate {
+    pub fn estimate(&self, sizes: &dyn Fn(&[EstimatePlace<'_>]) -> Option<u64>) -> Estimate {
         estimate::estimate(&self.root, sizes)
     }
 

@@ -10,7 +10,7 @@ use super::value::Value;
 /// A part of an expression.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) kind: Kind,
+    pub(super) kind: ExprKind,
     /// Type of the value that the node evaluates to.
     pub(super) of: Type,
     /// Number by which the place in the source is found.
@@ -19,7 +19,7 @@ pub(super) struct Node {
 
 /// One of the functions a call may be: which one is told by the values.
 #[derive(Debug)]
-pub(super) struct Candidate {
+pub(super) struct OverloadCandidate {
     pub(super) entry: &'static Entry,
     pub(super) arguments: Vec<Type>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Indexed {
 
 /// Kind of an expression.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum ExprKind {
     Literal(Value<'static>),
     /// A folded constant, with the original expression.
     Constant {
@@ -82,7 +82,7 @@ pub(super) enum Kind {
     Call {
         name: Arc<str>,
         member: bool,
-        candidates: Vec<Candidate>,
+        candidates: Vec<OverloadCandidate>,
         arguments: Vec<Node>,
         pattern: Option<regex::Regex>,
         operator: Option<&'static Operator>,
@@ -114,7 +114,7 @@ impl Node {
     /// The value of what is known beforehand.
     pub(super) fn known(&self) -> Option<&Value<'static>> {
         match &self.kind {
-            Kind::Literal(value) | Kind::Constant { value, .. } => Some(value),
+            ExprKind::Literal(value) | ExprKind::Constant { value, .. } => Some(value),
             _ => None,
         }
     }
@@ -122,7 +122,7 @@ impl Node {
     /// The text of a literal.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Literal(Value::String(text)) => Some(text),
+            ExprKind::Literal(Value::String(text)) => Some(text),
             _ => None,
         }
     }
@@ -131,35 +131,35 @@ impl Node {
     pub(super) fn is_path(&self) -> bool {
         matches!(
             self.kind,
-            Kind::Variable(_)
-                | Kind::Local { .. }
-                | Kind::Select { .. }
-                | Kind::OptionalSelect { .. }
-                | Kind::Index { .. }
-                | Kind::Condition(_)
+            ExprKind::Variable(_)
+                | ExprKind::Local { .. }
+                | ExprKind::Select { .. }
+                | ExprKind::OptionalSelect { .. }
+                | ExprKind::Index { .. }
+                | ExprKind::Condition(_)
         )
     }
 
     /// Does something to each part.
     pub(super) fn each_part(&mut self, visit: &mut dyn FnMut(&mut Node)) {
         match &mut self.kind {
-            Kind::Literal(_) | Kind::Variable(_) | Kind::Local { .. } => {}
-            Kind::Constant { from: inner, .. } | Kind::NotStrictlyFalse(inner) => visit(inner),
-            Kind::Select { operand, .. } | Kind::OptionalSelect { operand, .. } => visit(operand),
-            Kind::Index { operand, index, .. } => {
+            ExprKind::Literal(_) | ExprKind::Variable(_) | ExprKind::Local { .. } => {}
+            ExprKind::Constant { from: inner, .. } | ExprKind::NotStrictlyFalse(inner) => visit(inner),
+            ExprKind::Select { operand, .. } | ExprKind::OptionalSelect { operand, .. } => visit(operand),
+            ExprKind::Index { operand, index, .. } => {
                 visit(operand);
                 visit(index);
             }
-            Kind::And(parts) | Kind::Or(parts) => parts.iter_mut().for_each(visit),
-            Kind::Condition(parts) => parts.iter_mut().for_each(visit),
-            Kind::Call { arguments, .. } => arguments.iter_mut().for_each(visit),
-            Kind::List(items) => items.iter_mut().for_each(|(item, _)| visit(item)),
-            Kind::Map(entries) => entries.iter_mut().for_each(|(key, value, _)| {
+            ExprKind::And(parts) | ExprKind::Or(parts) => parts.iter_mut().for_each(visit),
+            ExprKind::Condition(parts) => parts.iter_mut().for_each(visit),
+            ExprKind::Call { arguments, .. } => arguments.iter_mut().for_each(visit),
+            ExprKind::List(items) => items.iter_mut().for_each(|(item, _)| visit(item)),
+            ExprKind::Map(entries) => entries.iter_mut().for_each(|(key, value, _)| {
                 visit(key);
                 visit(value);
             }),
-            Kind::Struct { fields, .. } => fields.iter_mut().for_each(|(_, value, _)| visit(value)),
-            Kind::Fold(fold) => {
+            ExprKind::Struct { fields, .. } => fields.iter_mut().for_each(|(_, value, _)| visit(value)),
+            ExprKind::Fold(fold) => {
                 for part in [&mut fold.range, &mut fold.init, &mut fold.condition, &mut fold.step, &mut fold.result] {
                     visit(part);
                 }

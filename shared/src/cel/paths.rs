@@ -8,16 +8,16 @@ use serde_json::Value as Tree;
 use super::Error;
 use super::dispatch;
 use super::eval::{Run, SELECT, unless_cancelled};
-use super::node::{Kind, Node};
+use super::node::{ExprKind, Node};
 use super::value::{Answer, Key, Value};
 
 /// Cost of resolving a chain beside its links: that of the chosen branch, when it starts with a conditional.
 pub(super) fn cost_of(node: &Node) -> u64 {
     match &node.kind {
-        Kind::Select { operand, test: false, .. }
-        | Kind::OptionalSelect { operand, .. }
-        | Kind::Index { operand, .. } => cost_of(operand),
-        Kind::Condition(_) | Kind::Select { test: true, .. } => 0,
+        ExprKind::Select { operand, test: false, .. }
+        | ExprKind::OptionalSelect { operand, .. }
+        | ExprKind::Index { operand, .. } => cost_of(operand),
+        ExprKind::Condition(_) | ExprKind::Select { test: true, .. } => 0,
         _ => SELECT,
     }
 }
@@ -28,26 +28,28 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
         let mut links = Vec::new();
         let found = self.follow(node, &mut links)?;
         Ok(match (&node.kind, found) {
-            (Kind::Select { test: true, .. }, Value::Optional(there)) => Value::Bool(there.is_some()),
+            (ExprKind::Select { test: true, .. }, Value::Optional(there)) => Value::Bool(there.is_some()),
             (_, found) => found,
         })
     }
 
     fn follow(&mut self, node: &'n Node, links: &mut Vec<&'n Node>) -> Answer<'a> {
         let start = match &node.kind {
-            Kind::Select { operand, .. } | Kind::OptionalSelect { operand, .. } | Kind::Index { operand, .. } => {
+            ExprKind::Select { operand, .. }
+            | ExprKind::OptionalSelect { operand, .. }
+            | ExprKind::Index { operand, .. } => {
                 links.push(node);
                 return self.begin(operand, links);
             }
-            Kind::Condition(parts) => {
+            ExprKind::Condition(parts) => {
                 return match self.eval(&parts[0])? {
                     Value::Bool(true) => self.begin(&parts[1], links),
                     Value::Bool(false) => self.begin(&parts[2], links),
                     _ => Err(Error::overload()),
                 };
             }
-            Kind::Variable(name) => self.variable(name)?,
-            Kind::Local { slot, taken, .. } => self.local(*slot, *taken)?,
+            ExprKind::Variable(name) => self.variable(name)?,
+            ExprKind::Local { slot, taken, .. } => self.local(*slot, *taken)?,
             _ => self.eval(node)?,
         };
         self.links(start, links)
@@ -56,7 +58,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
     /// Evaluates the start of a chain.
     fn begin(&mut self, node: &'n Node, links: &mut Vec<&'n Node>) -> Answer<'a> {
         // Whether something is there is the end of a chain.
-        let ends = matches!(node.kind, Kind::Select { test: true, .. });
+        let ends = matches!(node.kind, ExprKind::Select { test: true, .. });
         if node.is_path() && !ends {
             return self.follow(node, links);
         }
@@ -71,7 +73,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
             plain => (plain, false),
         };
         for link in links.iter().rev() {
-            optional |= matches!(link.kind, Kind::OptionalSelect { .. } | Kind::Index { optional: true, .. });
+            optional |= matches!(link.kind, ExprKind::OptionalSelect { .. } | ExprKind::Index { optional: true, .. });
             match self.link(&value, link, optional)? {
                 Some(found) => value = found,
                 None => return Ok(Value::Optional(None)),
@@ -83,7 +85,7 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
     /// One step; nothing where something that may be missing is.
     fn link(&mut self, of: &Value<'a>, link: &'n Node, optional: bool) -> Result<Option<Value<'a>>, Error> {
         let (found, cost) = match &link.kind {
-            Kind::Select { field, test: true, .. } => {
+            ExprKind::Select { field, test: true, .. } => {
                 let found = look_up_field(of, field);
                 self.spend(SELECT)?;
                 let there = match found {
@@ -93,8 +95,10 @@ impl<'n, 'a> Run<'_, 'n, 'a> {
                 };
                 return Ok(Some(Value::Bool(there)).filter(|_| there || !optional));
             }
-            Kind::Select { field, .. } | Kind::OptionalSelect { field, .. } => (look_up_field(of, field), SELECT),
-            Kind::Index { index, .. } => {
+            ExprKind::Select { field, .. } | ExprKind::OptionalSelect { field, .. } => {
+                (look_up_field(of, field), SELECT)
+            }
+            ExprKind::Index { index, .. } => {
                 let (at, cost) = self.index(index)?;
                 match at {
                     Ok(at) => (look_up(of, &at), cost),

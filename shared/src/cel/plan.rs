@@ -2,7 +2,7 @@
 //! rejects the whole expression.
 
 use super::eval;
-use super::node::{How, Kind, Node};
+use super::node::{ExprKind, How, Node};
 use super::types::Type;
 use super::value::{Text, Value};
 use super::{Error, Scope};
@@ -30,27 +30,27 @@ pub(super) fn plan(root: &mut Node) -> Result<(), String> {
 fn one(node: &mut Node) -> Result<(), String> {
     match &mut node.kind {
         // Types have no other names than their own, and no variables.
-        Kind::Literal(Value::Type(Text::Borrowed(name @ ("duration" | "timestamp")))) => {
+        ExprKind::Literal(Value::Type(Text::Borrowed(name @ ("duration" | "timestamp")))) => {
             return Err(format!("reference to undefined type: {name}"));
         }
-        Kind::Local { name, .. } if matches!(node.of, Type::Type(_)) => {
+        ExprKind::Local { name, .. } if matches!(node.of, Type::Type(_)) => {
             return Err(format!("reference to undefined type: {name}"));
         }
-        Kind::List(items) if items.iter().all(|(item, optional)| !optional && item.known().is_some()) => {}
-        Kind::Map(entries)
+        ExprKind::List(items) if items.iter().all(|(item, optional)| !optional && item.known().is_some()) => {}
+        ExprKind::Map(entries)
             if entries.iter().all(|(k, v, optional)| !optional && k.known().is_some() && v.known().is_some()) => {}
-        Kind::Call { name, arguments, .. } if CONVERSIONS.contains(&&**name) && arguments.len() == 1 => {
+        ExprKind::Call { name, arguments, .. } if CONVERSIONS.contains(&&**name) && arguments.len() == 1 => {
             if arguments[0].known().is_none() {
                 return Ok(());
             }
         }
-        Kind::Call { name, arguments, pattern, .. } if PATTERNS.contains(&&**name) => {
+        ExprKind::Call { name, arguments, pattern, .. } if PATTERNS.contains(&&**name) => {
             if let Some(Value::String(text)) = arguments.get(1).and_then(Node::known) {
                 *pattern = Some(crate::patterns::compile(text)?);
             }
             return Ok(());
         }
-        Kind::Call { name, candidates, arguments, how, .. } if &**name == "@in" && candidates.len() == 1 => {
+        ExprKind::Call { name, candidates, arguments, how, .. } if &**name == "@in" && candidates.len() == 1 => {
             let Some(list) = arguments.get(1).and_then(Node::known).and_then(Value::items) else { return Ok(()) };
             if !list.is_empty() {
                 *how = if list.iter().all(is_plain) { How::Among } else { How::Plain };
@@ -70,7 +70,7 @@ fn is_plain(value: &Value<'_>) -> bool {
 fn fold(node: &mut Node) -> Result<(), String> {
     let value = match &node.kind {
         // Nothing is in a list that holds nothing, whoever asks.
-        Kind::Call { name, .. } if &**name == "@in" => Value::Bool(false),
+        ExprKind::Call { name, .. } if &**name == "@in" => Value::Bool(false),
         _ => match eval::run(node, &Scope::default(), super::PER_CALL_LIMIT).0 {
             Ok(value) => value,
             // What is too much will be told when it runs.
@@ -79,7 +79,7 @@ fn fold(node: &mut Node) -> Result<(), String> {
         },
     };
     let (of, id) = (node.of.clone(), node.id);
-    let from = std::mem::replace(node, Node { kind: Kind::Literal(Value::Null), of, id });
-    node.kind = Kind::Constant { value, from: Box::new(from) };
+    let from = std::mem::replace(node, Node { kind: ExprKind::Literal(Value::Null), of, id });
+    node.kind = ExprKind::Constant { value, from: Box::new(from) };
     Ok(())
 }

@@ -183,10 +183,10 @@ fn costs_are_upstreams() {
 
 #[test]
 fn estimates_follow_the_sizes() {
-    let sizes = |path: &[Place<'_>]| match path {
-        [_, Place::Named("list")] => Some(10),
-        [_, Place::Named("list"), Place::Items] => Some(100),
-        [_, Place::Named("name")] => Some(50),
+    let sizes = |path: &[EstimatePlace<'_>]| match path {
+        [_, EstimatePlace::Named("list")] => Some(10),
+        [_, EstimatePlace::Named("list"), EstimatePlace::Items] => Some(100),
+        [_, EstimatePlace::Named("name")] => Some(50),
         _ => None,
     };
     for (source, want) in [

@@ -25,7 +25,7 @@ use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
 use super::client_metrics::{self, Resolver};
 use super::connect_timeout::{CONNECT, ConnectTimeout};
 use super::credentials::{self, Credentials, User};
-use super::peer::{Answer, Connector, Io, Peer};
+use super::peer::{Connector, Io, Peer, PeerResponseBody};
 use super::request_metrics::Measures;
 use super::retry::{Measured, RetryPolicy};
 use super::transport::{Sent, erased};
@@ -135,7 +135,7 @@ where
     };
     let pair = pair.map(|files| (Arc::clone(&files), files.current()));
     let measures = Measures::of(config.cluster_url.authority().map_or("", |host| host.as_str()));
-    let server = Arc::new(Server {
+    let server = Arc::new(RemoteServer {
         base: config.cluster_url.clone(),
         headers: headers(config)?,
         credentials,
@@ -164,7 +164,7 @@ fn headers(config: &Config) -> anyhow::Result<HeaderMap> {
 }
 
 /// A server, and how it is spoken to.
-struct Server<C> {
+struct RemoteServer<C> {
     base: Uri,
     headers: HeaderMap,
     credentials: Credentials,
@@ -173,8 +173,8 @@ struct Server<C> {
     lanes: Mutex<Lanes<Arc<Peer<C>>>>,
 }
 
-impl<C: Connector> Server<C> {
-    async fn send(&self, request: &mut Request<Bytes>) -> Result<Response<Measured<Answer>>, BoxError> {
+impl<C: Connector> RemoteServer<C> {
+    async fn send(&self, request: &mut Request<Bytes>) -> Result<Response<Measured<PeerResponseBody>>, BoxError> {
         *request.uri_mut() = below(&self.base, request.uri())?;
         for (name, value) in &self.headers {
             request.headers_mut().append(name, value.clone());

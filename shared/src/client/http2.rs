@@ -119,8 +119,8 @@ impl Http2 {
     }
 
     /// Reader of the rest of a response.
-    pub(super) fn reader(self, stream: RecvStream) -> Reader {
-        Reader { stream, connection: self }
+    pub(super) fn reader(self, stream: RecvStream) -> Http2Body {
+        Http2Body { stream, connection: self }
     }
 
     /// Classifies the failure of a request.
@@ -130,12 +130,12 @@ impl Http2 {
 }
 
 /// An answer's body; the connection stays open for it.
-pub(super) struct Reader {
+pub(super) struct Http2Body {
     stream: RecvStream,
     connection: Http2,
 }
 
-impl Reader {
+impl Http2Body {
     /// The next part. Trailers are nothing to our callers.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         let Some(part) = ready!(self.stream.poll_data(cx)) else { return Poll::Ready(None) };

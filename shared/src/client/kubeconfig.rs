@@ -11,7 +11,7 @@ use kube::config::{AuthInfo, Kubeconfig};
 ///
 /// # Errors
 /// When it cannot be read, or is not a kubeconfig.
-pub fn read(path: &str) -> anyhow::Result<Kubeconfig> {
+pub(super) fn read(path: &str) -> anyhow::Result<Kubeconfig> {
     let text = std::fs::read(path).with_context(|| format!("reading kubeconfig {path}"))?;
     parse(&text, Path::new(path).parent().unwrap_or(Path::new("")))
         .with_context(|| format!("reading kubeconfig {path}"))

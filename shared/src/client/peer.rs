@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use super::http1::{self, Http1};
-use super::http2::{Http2, Mark, Reader};
+use super::http2::{Http2, Http2Body, Mark};
 
 /// Stream that a connection runs over.
 pub(super) trait Io: hyper::rt::Read + hyper::rt::Write + Connection + Unpin + Send + 'static {}
@@ -66,7 +66,7 @@ impl<C: Connector> Peer<C> {
         self: Arc<Self>,
         request: &Request<Bytes>,
         lane: Arc<()>,
-    ) -> impl Future<Output = Result<Response<Answer>, Broken>> + Send + use<C> {
+    ) -> impl Future<Output = Result<Response<PeerResponseBody>, Broken>> + Send + use<C> {
         let begun = match self.known() {
             Some(Speaks::Http2(connection)) => Ok((connection.begin(request), connection)),
             _ => Err(Box::new(request.clone())),
@@ -77,7 +77,7 @@ impl<C: Connector> Peer<C> {
                 // Rare, and large: not a part of every request.
                 Err(request) => Box::pin(self.open_and_send(*request)).await?,
             };
-            Ok(answer.map(|parts| Answer { parts, _lane: lane }))
+            Ok(answer.map(|parts| PeerResponseBody { parts, _lane: lane }))
         }
     }
 
@@ -159,17 +159,17 @@ async fn over_http2(begun: Result<ResponseFuture, Broken>, connection: Http2) ->
 }
 
 /// The body of an answer.
-pub(super) struct Answer {
+pub(super) struct PeerResponseBody {
     parts: Parts,
     _lane: Arc<()>,
 }
 
 enum Parts {
     Http1(Incoming),
-    Http2(Reader),
+    Http2(Http2Body),
 }
 
-impl Body for Answer {
+impl Body for PeerResponseBody {
     type Data = Bytes;
     type Error = Broken;
 

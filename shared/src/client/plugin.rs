@@ -19,15 +19,15 @@ use crate::cert::{PemPair, ReloadingKey};
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// A program and what it said last.
-pub struct Plugin {
+pub(super) struct Plugin {
     exec: ExecConfig,
     /// The client certificate, if it gave one at first.
     pair: Option<Arc<ReloadingKey>>,
-    last: tokio::sync::Mutex<Answer>,
+    last: tokio::sync::Mutex<PluginOutput>,
 }
 
 /// Output of the plugin.
-struct Answer {
+struct PluginOutput {
     header: Option<HeaderValue>,
     /// Until then it is of use.
     expires: Option<Timestamp>,
@@ -41,7 +41,7 @@ impl Plugin {
     ///
     /// # Errors
     /// The program cannot be run, fails, or prints something else than credentials.
-    pub fn start(exec: &ExecConfig) -> anyhow::Result<Self> {
+    pub(super) fn start(exec: &ExecConfig) -> anyhow::Result<Self> {
         let (answer, pair) = ask(exec)?;
         let pair = pair.as_ref().map(ReloadingKey::from_pem).transpose()?.map(Arc::new);
         Ok(Self { exec: exec.clone(), pair, last: tokio::sync::Mutex::new(answer) })
@@ -49,7 +49,7 @@ impl Plugin {
 
     /// The client certificate, which the program may exchange.
     #[must_use]
-    pub fn pair(&self) -> Option<Arc<ReloadingKey>> {
+    pub(super) fn pair(&self) -> Option<Arc<ReloadingKey>> {
         self.pair.clone()
     }
 
@@ -57,7 +57,7 @@ impl Plugin {
     ///
     /// # Errors
     /// Those of [`Plugin::start`], when it has to be asked again.
-    pub async fn header(&self) -> anyhow::Result<Option<HeaderValue>> {
+    pub(super) async fn header(&self) -> anyhow::Result<Option<HeaderValue>> {
         let mut last = self.last.lock().await;
         if last.expires.is_some_and(|at| Timestamp::now() + MARGIN >= at) {
             let exec = self.exec.clone();
@@ -77,7 +77,7 @@ impl Plugin {
     }
 
     /// The server did not believe what a request had that was made then: the program is asked again for the next one.
-    pub async fn refused(&self, then: Instant) {
+    pub(super) async fn refused(&self, then: Instant) {
         let mut last = self.last.lock().await;
         if last.asked < then {
             last.expires = Some(Timestamp::MIN);
@@ -85,7 +85,7 @@ impl Plugin {
     }
 }
 
-fn ask(exec: &ExecConfig) -> anyhow::Result<(Answer, Option<PemPair>)> {
+fn ask(exec: &ExecConfig) -> anyhow::Result<(PluginOutput, Option<PemPair>)> {
     let name = exec.command.as_deref().context("exec plugin: command must be specified")?;
     let mut command = Command::new(name);
     command.args(exec.args.iter().flatten()).stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -124,7 +124,7 @@ fn info(exec: &ExecConfig) -> anyhow::Result<Value> {
     Ok(info)
 }
 
-fn read(said: &Value) -> anyhow::Result<(Answer, Option<PemPair>)> {
+fn read(said: &Value) -> anyhow::Result<(PluginOutput, Option<PemPair>)> {
     ensure!(said["kind"] == "ExecCredential", "exec plugin didn't return an ExecCredential");
     let status = said["status"].as_object().context("exec plugin didn't return a status field")?;
     let text = |key: &str| status.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -137,14 +137,14 @@ fn read(said: &Value) -> anyhow::Result<(Answer, Option<PemPair>)> {
     ensure!(header.is_some() || pair.is_some(), "exec plugin didn't return a token or cert/key pair");
     let expires = text("expirationTimestamp").map(str::parse).transpose().context("expirationTimestamp")?;
     let good = pair.as_ref().and_then(|pair| good(&pair.certificate));
-    Ok((Answer { header, expires, good, asked: Instant::now() }, pair))
+    Ok((PluginOutput { header, expires, good, asked: Instant::now() }, pair))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn says(status: Value) -> anyhow::Result<(Answer, Option<PemPair>)> {
+    fn says(status: Value) -> anyhow::Result<(PluginOutput, Option<PemPair>)> {
         read(&json!({"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": status}))
     }
 

@@ -4,8 +4,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 
-fn source(last: u8) -> Source {
-    Source::from(IpAddr::from([192, 0, 2, last]))
+fn source(last: u8) -> ConnectionSource {
+    ConnectionSource::from(IpAddr::from([192, 0, 2, last]))
 }
 
 /// A table of 16 places: two are reserved, four are a source's share.
@@ -15,7 +15,7 @@ fn table() -> Table {
 
 #[test]
 fn sources_are_addresses_and_ipv6_networks() {
-    let of = |text: &str| Source::from(text.parse::<IpAddr>().expect("an address"));
+    let of = |text: &str| ConnectionSource::from(text.parse::<IpAddr>().expect("an address"));
     for (one, other, same) in [
         ("192.0.2.1", "192.0.2.1", true),
         ("192.0.2.1", "192.0.2.2", false),

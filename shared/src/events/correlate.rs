@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Kind, Record, object_key};
+use super::{EventKind, Record, object_key};
 
 /// Objects and events remembered (client-go's cache size).
 const REMEMBERED: usize = 4096;
@@ -22,7 +22,7 @@ const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EventKey {
     object: String,
-    kind: Kind,
+    kind: EventKind,
     reason: String,
     /// Field path and message; `None` for aggregated events, which are equal whatever they say.
     said: Option<(String, String)>,
@@ -58,7 +58,7 @@ struct Similar {
 pub(super) struct Correlator {
     written: HashMap<EventKey, Written>,
     budgets: HashMap<String, Budget>,
-    similar: HashMap<(String, Kind, String), Similar>,
+    similar: HashMap<(String, EventKind, String), Similar>,
 }
 
 impl Correlator {

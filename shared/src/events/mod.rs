@@ -26,7 +26,7 @@ use crate::informer::Cached;
 use crate::run::{Shutdown, TaskGroup};
 pub use crate::types::object_reference as reference;
 use correlate::{Correlator, Verdict};
-use series::{Repeated, Series, Step};
+use series::{EventAction, Repeated, Series};
 
 /// Events that may wait for the server; more are dropped.
 const PENDING: usize = 4096;
@@ -39,14 +39,14 @@ const MESSAGE_LIMIT: usize = 1024;
 
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EventKind {
     /// Normal.
     Normal,
     /// Warning.
     Warning,
 }
 
-impl Kind {
+impl EventKind {
     /// Value of the event's `type`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Kind {
 struct Record {
     about: ObjectReference,
     related: Option<ObjectReference>,
-    kind: Kind,
+    kind: EventKind,
     reason: String,
     /// Set for events.k8s.io events.
     action: Option<String>,
@@ -100,7 +100,7 @@ impl Recorder {
     }
 
     /// Records a core/v1 Event.
-    pub fn event(&self, about: &ObjectReference, kind: Kind, reason: &str, message: impl Into<String>) {
+    pub fn event(&self, about: &ObjectReference, kind: EventKind, reason: &str, message: impl Into<String>) {
         self.record(Record {
             about: about.clone(),
             related: None,
@@ -117,7 +117,7 @@ impl Recorder {
         &self,
         about: &ObjectReference,
         related: Option<&ObjectReference>,
-        kind: Kind,
+        kind: EventKind,
         reason: &str,
         action: &str,
         message: impl Into<String>,
@@ -214,12 +214,12 @@ impl Writer {
     async fn write_v1(&mut self, record: &Record) {
         let meta = Self::meta(record);
         match self.series.see(record, meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()) {
-            Step::Create => {
+            EventAction::Create => {
                 // The log says what became of it; nobody else asks.
                 let _ = self.persist(&record.reason, Write::Create(record, &record.message)).await;
             }
-            Step::Write(repeated) => self.write_series(vec![repeated]).await,
-            Step::Wait => {}
+            EventAction::Write(repeated) => self.write_series(vec![repeated]).await,
+            EventAction::Wait => {}
         }
     }
 

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::correlate::forget_older_half;
-use super::{Kind, Record, object_key};
+use super::{EventKind, Record, object_key};
 
 /// Events remembered.
 const REMEMBERED: usize = 4096;
@@ -22,12 +22,12 @@ const GOES_ON: Duration = Duration::from_secs(30 * 60);
 struct Key {
     object: String,
     related: String,
-    kind: Kind,
+    kind: EventKind,
     action: String,
     reason: String,
 }
 
-struct Known {
+struct KnownEvent {
     /// Namespace of the event.
     namespace: Box<str>,
     name: Box<str>,
@@ -47,7 +47,7 @@ pub(super) struct Repeated {
 
 /// Action on an event.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum EventAction {
     /// Create a new event.
     Create,
     /// Write the start of a series.
@@ -57,9 +57,9 @@ pub(super) enum Step {
 }
 
 #[derive(Default)]
-pub(super) struct Series(HashMap<Key, Known>);
+pub(super) struct Series(HashMap<Key, KnownEvent>);
 
-impl Known {
+impl KnownEvent {
     fn repeated(&self) -> Repeated {
         Repeated {
             namespace: self.namespace.to_string(),
@@ -76,7 +76,7 @@ impl Series {
     }
 
     /// `namespace` and `name` are those of the event that is made if this one is new.
-    pub(super) fn see(&mut self, record: &Record, namespace: String, name: String) -> Step {
+    pub(super) fn see(&mut self, record: &Record, namespace: String, name: String) -> EventAction {
         let now = Instant::now();
         let key = Key {
             object: format!("{}/{}", object_key(&record.about), record.about.field_path.as_deref().unwrap_or_default()),
@@ -88,15 +88,20 @@ impl Series {
         if let Some(known) = self.0.get_mut(&key) {
             known.count += 1;
             known.last = (record.at, now);
-            return if known.count == 2 { Step::Write(known.repeated()) } else { Step::Wait };
+            return if known.count == 2 { EventAction::Write(known.repeated()) } else { EventAction::Wait };
         }
         if self.0.len() >= REMEMBERED {
             forget_older_half(&mut self.0, |known| known.last.1);
         }
-        let known =
-            Known { namespace: namespace.into(), name: name.into(), count: 1, last: (record.at, now), written: now };
+        let known = KnownEvent {
+            namespace: namespace.into(),
+            name: name.into(),
+            count: 1,
+            last: (record.at, now),
+            written: now,
+        };
         self.0.insert(key, known);
-        Step::Create
+        EventAction::Create
     }
 
     /// The event is there no more.

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::correlate::{Correlator, Verdict};
-use super::series::{ENDED, Repeated, Series, Step};
-use super::{Kind, Record, Recorder};
+use super::series::{ENDED, EventAction, Repeated, Series};
+use super::{EventKind, Record, Recorder};
 use crate::client::Transport;
 use crate::run::{Shutdown, TaskGroup};
 
@@ -18,7 +18,7 @@ fn record(object: &str, reason: &str, message: &str) -> Record {
     Record {
         about: ObjectReference { name: Some(object.to_owned()), ..ObjectReference::default() },
         related: None,
-        kind: Kind::Normal,
+        kind: EventKind::Normal,
         reason: reason.to_owned(),
         action: None,
         message: message.to_owned(),
@@ -104,26 +104,26 @@ async fn what_happens_again_is_a_series() {
         series.see(&record, "ns".to_owned(), name.to_owned())
     };
     let told = |due: Vec<Repeated>| due.into_iter().map(|one| (one.name, one.count)).collect::<Vec<_>>();
-    assert!(matches!(see(&mut series, "Scheduling", "0/1 nodes", "web.1"), Step::Create));
-    assert!(matches!(see(&mut series, "Binding", "0/1 nodes", "web.2"), Step::Create), "another action");
+    assert!(matches!(see(&mut series, "Scheduling", "0/1 nodes", "web.1"), EventAction::Create));
+    assert!(matches!(see(&mut series, "Binding", "0/1 nodes", "web.2"), EventAction::Create), "another action");
     match see(&mut series, "Scheduling", "0/2 nodes", "web.3") {
-        Step::Write(one) => assert_eq!((one.name.as_str(), one.count), ("web.1", 2), "notes may differ"),
+        EventAction::Write(one) => assert_eq!((one.name.as_str(), one.count), ("web.1", 2), "notes may differ"),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(see(&mut series, "Scheduling", "0/3 nodes", "web.4"), Step::Wait));
+    assert!(matches!(see(&mut series, "Scheduling", "0/3 nodes", "web.4"), EventAction::Wait));
     assert!(told(series.due()).is_empty());
 
     // It goes on: nothing is written but twice an hour.
     for _ in 0..6 {
         tokio::time::sleep(ENDED - std::time::Duration::from_secs(1)).await;
-        assert!(matches!(see(&mut series, "Scheduling", "again", "web.5"), Step::Wait));
+        assert!(matches!(see(&mut series, "Scheduling", "again", "web.5"), EventAction::Wait));
     }
     assert_eq!(told(series.due()), [("web.1".to_owned(), 9)]);
     assert!(told(series.due()).is_empty());
     tokio::time::sleep(ENDED).await;
     assert_eq!(told(series.due()), [("web.1".to_owned(), 9)], "it has ended");
     assert!(series.is_empty());
-    assert!(matches!(see(&mut series, "Scheduling", "0/1 nodes", "web.6"), Step::Create));
+    assert!(matches!(see(&mut series, "Scheduling", "0/1 nodes", "web.6"), EventAction::Create));
     series.forget("ns", "web.6");
     assert!(series.is_empty());
 }
@@ -156,7 +156,7 @@ async fn asked_while_away(minutes: u64) -> (usize, bool) {
     });
     let (tasks, shutdown) = (TaskGroup::new(), Shutdown::new());
     let recorder = Recorder::new(transport.client(), &tasks, &shutdown, "test", "");
-    recorder.event(&record("web", "", "").about, Kind::Normal, "Pulled", "image is here");
+    recorder.event(&record("web", "", "").about, EventKind::Normal, "Pulled", "image is here");
     tokio::time::sleep(Duration::from_mins(10)).await;
     shutdown.trigger();
     tasks.drain(Duration::from_secs(1)).await;

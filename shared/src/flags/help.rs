@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::table::{Kind, Row};
+use super::table::{FlagType, Row};
 
 /// `--version`
 pub(super) fn version() -> String {
@@ -78,16 +78,16 @@ fn line(out: &mut String, row: &Row) {
         None => format!("      --{}", row.name),
     };
     let kind = match row.kind {
-        Kind::Bool => String::new(),
-        Kind::Version => " version[=true]".to_owned(),
-        Kind::List => " strings".to_owned(),
-        Kind::Float { bits: 64 } => " float".to_owned(),
-        Kind::Int { bits: 64 } => " int".to_owned(),
+        FlagType::Bool => String::new(),
+        FlagType::Version => " version[=true]".to_owned(),
+        FlagType::List => " strings".to_owned(),
+        FlagType::Float { bits: 64 } => " float".to_owned(),
+        FlagType::Int { bits: 64 } => " int".to_owned(),
         _ => format!(" {}", row.type_name),
     };
     let default = match (row.kind, row.default) {
         (_, "" | "[]" | "<nil>" | "0" | "0s" | "false") => String::new(),
-        (Kind::Text | Kind::Map | Kind::Configuration, text) => {
+        (FlagType::Text | FlagType::Map | FlagType::Configuration, text) => {
             format!("   (default {})", crate::status::go_quote(text))
         }
         (_, text) => format!("   (default {text})"),

@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::version::Emulation;
 pub use duration::{DurationError, format_duration, format_nanos, parse_duration, parse_nanos};
 pub use gates::{FeatureGates, GateError};
-use table::{Kind, Row};
+use table::{FlagType, Row};
 pub use value::{parse_bool, parse_decimal, parse_integer, parse_unsigned_decimal};
 
 /// Reasons to exit before start.
@@ -42,7 +42,7 @@ pub enum Stop {
     },
 }
 
-struct Inner {
+struct ParsedFlags {
     component: &'static str,
     rows: Vec<Row>,
     /// The texts given for each row, in order.
@@ -54,7 +54,7 @@ struct Inner {
 
 /// A parsed command line. Cheap to clone.
 #[derive(Clone)]
-pub struct FlagSet(Arc<Inner>);
+pub struct FlagSet(Arc<ParsedFlags>);
 
 impl FlagSet {
     /// Parses the arguments after the program's name.
@@ -68,7 +68,7 @@ impl FlagSet {
         let emulation = emulation.map_err(|e| usage(e.to_string()))?;
         let gates = FeatureGates::parse(said("feature-gates"), emulation).map_err(|e| usage(e.to_string()))?;
         let read: Vec<AtomicBool> = rows.iter().map(|r| AtomicBool::new(READ_HERE.contains(&r.name))).collect();
-        Ok(Self(Arc::new(Inner { component, rows, given, read, gates, emulation })))
+        Ok(Self(Arc::new(ParsedFlags { component, rows, given, read, gates, emulation })))
     }
 
     /// For tests: arguments that are known to be good.
@@ -164,7 +164,7 @@ impl FlagSet {
             return value::split_csv(inner);
         }
         match row.kind {
-            Kind::Array | Kind::NamedKeys => given.to_vec(),
+            FlagType::Array | FlagType::NamedKeys => given.to_vec(),
             _ => given.iter().flat_map(|t| value::split_csv(t)).collect(),
         }
     }
@@ -173,9 +173,9 @@ impl FlagSet {
     pub fn map(&self, name: &str) -> BTreeMap<String, String> {
         let Some((row, given)) = self.look(name) else { return BTreeMap::new() };
         let parse = |t: &str| match row.kind {
-            Kind::Thresholds => value::thresholds(t).unwrap_or_default(),
-            Kind::Configuration => value::configuration(t),
-            Kind::Pairs => value::string_pairs(t).unwrap_or_default(),
+            FlagType::Thresholds => value::thresholds(t).unwrap_or_default(),
+            FlagType::Configuration => value::configuration(t),
+            FlagType::Pairs => value::string_pairs(t).unwrap_or_default(),
             _ => value::pairs(t, "string").unwrap_or_default(),
         };
         if given.is_empty() {
@@ -251,15 +251,15 @@ fn shown(row: &Row, given: &[String]) -> String {
     match given {
         [] => row.default.to_owned(),
         many => match row.kind {
-            Kind::List | Kind::Array | Kind::NamedKeys => format!("[{}]", many.join(",")),
-            Kind::Duration => many.last().and_then(|t| parse_nanos(t).ok()).map(format_nanos).unwrap_or_default(),
-            Kind::Map
-            | Kind::Configuration
-            | Kind::Thresholds
-            | Kind::BoolMap
-            | Kind::Pairs
-            | Kind::Gates
-            | Kind::Headers => many.join(","),
+            FlagType::List | FlagType::Array | FlagType::NamedKeys => format!("[{}]", many.join(",")),
+            FlagType::Duration => many.last().and_then(|t| parse_nanos(t).ok()).map(format_nanos).unwrap_or_default(),
+            FlagType::Map
+            | FlagType::Configuration
+            | FlagType::Thresholds
+            | FlagType::BoolMap
+            | FlagType::Pairs
+            | FlagType::Gates
+            | FlagType::Headers => many.join(","),
             _ => many.last().cloned().unwrap_or_default(),
         },
     }

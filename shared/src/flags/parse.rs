@@ -6,7 +6,7 @@ use super::table::Row;
 use super::{Stop, help, value};
 use crate::status::go_quote;
 
-struct Parser<'a> {
+struct FlagParser<'a> {
     component: &'static str,
     rows: &'a [Row],
     given: Vec<Vec<String>>,
@@ -19,12 +19,12 @@ pub(super) fn arguments(
     rows: &[Row],
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<Vec<Vec<String>>, Stop> {
-    let mut parser = Parser { component, rows, given: vec![Vec::new(); rows.len()], positional: Vec::new() };
+    let mut parser = FlagParser { component, rows, given: vec![Vec::new(); rows.len()], positional: Vec::new() };
     parser.run(args.into_iter().map(|a| a.to_string_lossy().into_owned()))?;
     Ok(parser.given)
 }
 
-impl Parser<'_> {
+impl FlagParser<'_> {
     fn run(&mut self, mut args: impl Iterator<Item = String>) -> Result<(), Stop> {
         while let Some(arg) = args.next() {
             if arg == "--" {

@@ -2,7 +2,7 @@
 
 /// A flag's type; it decides which texts are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FlagType {
     Text,
     Bool,
     Version,
@@ -43,7 +43,7 @@ pub(super) struct Row {
     pub(super) name: &'static str,
     /// Upstream's type name, as help prints it.
     pub(super) type_name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: FlagType,
     pub(super) default: &'static str,
     pub(super) deprecated: bool,
     pub(super) hidden: bool,
@@ -86,9 +86,9 @@ fn row(section: &'static str, line: &'static str) -> Row {
         type_name,
         // Upstream has one type name for several ways to read a map.
         kind: match name {
-            "eviction-hard" | "eviction-soft" => Kind::Thresholds,
-            "manifest-url-header" => Kind::Headers,
-            "runtime-config" | "node-labels" => Kind::Configuration,
+            "eviction-hard" | "eviction-soft" => FlagType::Thresholds,
+            "manifest-url-header" => FlagType::Headers,
+            "runtime-config" | "node-labels" => FlagType::Configuration,
             _ => kind(type_name),
         },
         default,
@@ -99,29 +99,29 @@ fn row(section: &'static str, line: &'static str) -> Row {
     }
 }
 
-fn kind(type_name: &str) -> Kind {
+fn kind(type_name: &str) -> FlagType {
     match type_name {
-        "bool" => Kind::Bool,
-        "version" => Kind::Version,
-        "int" | "int64" => Kind::Int { bits: 64 },
-        "int32" => Kind::Int { bits: 32 },
-        "uint" => Kind::Uint,
-        "float32" => Kind::Float { bits: 32 },
-        "float64" => Kind::Float { bits: 64 },
-        "duration" => Kind::Duration,
-        "stringSlice" => Kind::List,
-        "stringArray" => Kind::Array,
-        "mapStringString" => Kind::Map,
-        "mapStringBool" => Kind::BoolMap,
-        "stringToString" => Kind::Pairs,
-        "colonSeparatedMultimapStringString" => Kind::Gates,
-        "ip" => Kind::Address,
-        "ipport" => Kind::AddressPort,
-        "portRange" => Kind::PortRange,
-        "quantity" => Kind::Quantity,
-        "namedCertKey" => Kind::NamedKeys,
-        "Level" => Kind::Level,
-        "pattern=N,..." => Kind::Patterns,
-        _ => Kind::Text,
+        "bool" => FlagType::Bool,
+        "version" => FlagType::Version,
+        "int" | "int64" => FlagType::Int { bits: 64 },
+        "int32" => FlagType::Int { bits: 32 },
+        "uint" => FlagType::Uint,
+        "float32" => FlagType::Float { bits: 32 },
+        "float64" => FlagType::Float { bits: 64 },
+        "duration" => FlagType::Duration,
+        "stringSlice" => FlagType::List,
+        "stringArray" => FlagType::Array,
+        "mapStringString" => FlagType::Map,
+        "mapStringBool" => FlagType::BoolMap,
+        "stringToString" => FlagType::Pairs,
+        "colonSeparatedMultimapStringString" => FlagType::Gates,
+        "ip" => FlagType::Address,
+        "ipport" => FlagType::AddressPort,
+        "portRange" => FlagType::PortRange,
+        "quantity" => FlagType::Quantity,
+        "namedCertKey" => FlagType::NamedKeys,
+        "Level" => FlagType::Level,
+        "pattern=N,..." => FlagType::Patterns,
+        _ => FlagType::Text,
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::duration::parse_nanos;
-use super::table::Kind;
+use super::table::FlagType;
 use crate::status::go_quote;
 
 /// Go's `strconv.ParseBool`.
@@ -164,44 +164,44 @@ pub(super) fn thresholds(text: &str) -> Result<Vec<(String, String)>, String> {
 }
 
 /// Validates `text` as a value of this type; the error is the part after `invalid argument … for … flag: `.
-pub(super) fn check(kind: Kind, text: &str) -> Result<(), String> {
+pub(super) fn check(kind: FlagType, text: &str) -> Result<(), String> {
     match kind {
-        Kind::Text | Kind::List | Kind::Array | Kind::Gates | Kind::Configuration => Ok(()),
-        Kind::Bool => parse_bool(text).map(drop),
-        Kind::Version => {
+        FlagType::Text | FlagType::List | FlagType::Array | FlagType::Gates | FlagType::Configuration => Ok(()),
+        FlagType::Bool => parse_bool(text).map(drop),
+        FlagType::Version => {
             if text == "raw" || text.starts_with('v') {
                 Ok(())
             } else {
                 parse_bool(text).map(drop)
             }
         }
-        Kind::Int { bits } => parse_int(text, bits).map(drop),
-        Kind::Level => text
+        FlagType::Int { bits } => parse_int(text, bits).map(drop),
+        FlagType::Level => text
             .parse::<i32>()
             .map(drop)
             .map_err(|_| format!("strconv.ParseInt: parsing {}: invalid syntax", go_quote(text))),
-        Kind::Uint => parse_uint(text).map(drop),
-        Kind::Float { .. } => parse_float(text).map(drop),
-        Kind::Duration => parse_nanos(text).map(drop).map_err(|e| e.to_string()),
-        Kind::Map => pairs(text, "string").map(drop),
-        Kind::Headers => text.split(',').filter(|p| !p.is_empty()).try_for_each(|pair| {
+        FlagType::Uint => parse_uint(text).map(drop),
+        FlagType::Float { .. } => parse_float(text).map(drop),
+        FlagType::Duration => parse_nanos(text).map(drop).map_err(|e| e.to_string()),
+        FlagType::Map => pairs(text, "string").map(drop),
+        FlagType::Headers => text.split(',').filter(|p| !p.is_empty()).try_for_each(|pair| {
             if pair.contains(':') { Ok(()) } else { Err("malformed pair, expect string:string".to_owned()) }
         }),
-        Kind::Thresholds => thresholds(text).map(drop),
-        Kind::Pairs => string_pairs(text).map(drop),
-        Kind::BoolMap => pairs(text, "bool")?
+        FlagType::Thresholds => thresholds(text).map(drop),
+        FlagType::Pairs => string_pairs(text).map(drop),
+        FlagType::BoolMap => pairs(text, "bool")?
             .iter()
             .try_for_each(|(k, v)| parse_bool(v).map(drop).map_err(|e| format!("invalid value of {k}: {v}, err: {e}"))),
-        Kind::Address => match text.trim().parse::<IpAddr>() {
+        FlagType::Address => match text.trim().parse::<IpAddr>() {
             Ok(_) => Ok(()),
             Err(_) if text.is_empty() => Ok(()),
             Err(_) => Err(format!("failed to parse IP: {}", go_quote(text))),
         },
-        Kind::AddressPort => address_port(text),
-        Kind::PortRange => port_range(text).map(drop),
-        Kind::Quantity => proto::quantity::Quantity::parse(text).map(drop).map_err(|e| e.to_string()),
-        Kind::NamedKeys => named_keys(text).map(drop),
-        Kind::Patterns => text.split(',').filter(|p| !p.is_empty()).try_for_each(|p| match p.split_once('=') {
+        FlagType::AddressPort => address_port(text),
+        FlagType::PortRange => port_range(text).map(drop),
+        FlagType::Quantity => proto::quantity::Quantity::parse(text).map(drop).map_err(|e| e.to_string()),
+        FlagType::NamedKeys => named_keys(text).map(drop),
+        FlagType::Patterns => text.split(',').filter(|p| !p.is_empty()).try_for_each(|p| match p.split_once('=') {
             Some((pattern, level)) if !pattern.is_empty() && level.parse::<u32>().is_ok() => Ok(()),
             _ => Err("syntax error: expect comma-separated list of filename=N".to_owned()),
         }),

@@ -69,7 +69,7 @@ fn failed(error: impl std::fmt::Display) -> Refusal {
 
 /// Event type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum FrameType {
     Put,
     Remove,
     Bookmark,
@@ -79,7 +79,7 @@ pub(super) enum Change {
 /// One event of a watch.
 #[derive(Debug)]
 pub(super) struct Frame {
-    change: Change,
+    change: FrameType,
     /// Valid UTF-8 where it is JSON.
     object: Bytes,
     protobuf: bool,
@@ -171,7 +171,7 @@ impl Frames {
 
 impl Frame {
     /// Event type.
-    pub(super) fn change(&self) -> Change {
+    pub(super) fn change(&self) -> FrameType {
         self.change
     }
 
@@ -205,12 +205,12 @@ impl Frame {
     }
 }
 
-fn change(kind: &[u8]) -> Change {
+fn change(kind: &[u8]) -> FrameType {
     match kind {
-        b"ADDED" | b"MODIFIED" => Change::Put,
-        b"DELETED" => Change::Remove,
-        b"BOOKMARK" => Change::Bookmark,
-        _ => Change::Error,
+        b"ADDED" | b"MODIFIED" => FrameType::Put,
+        b"DELETED" => FrameType::Remove,
+        b"BOOKMARK" => FrameType::Bookmark,
+        _ => FrameType::Error,
     }
 }
 

@@ -138,8 +138,8 @@ impl Serialize for Text {
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl Visitor<'_> for Reader {
+        struct TextVisitor;
+        impl Visitor<'_> for TextVisitor {
             type Value = Text;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for Text {
                 Ok(text.into())
             }
         }
-        deserializer.deserialize_str(Reader)
+        deserializer.deserialize_str(TextVisitor)
     }
 }
 

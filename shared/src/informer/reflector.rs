@@ -18,7 +18,7 @@ use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
 use super::Scope;
-use super::frames::{Broken, Change, Frames, Raw, Refusal};
+use super::frames::{Broken, FrameType, Frames, Raw, Refusal};
 use super::store::Key;
 use crate::run::Shutdown;
 
@@ -198,11 +198,11 @@ impl Reflector {
             consume_budget().await;
             let frame = frames.next().await.map_err(|why| refusal(why, true))?;
             match frame.change() {
-                Change::Put => drop(self.put(frame.object(), (!fresh).then_some(&mut seen))),
-                Change::Remove => {
+                FrameType::Put => drop(self.put(frame.object(), (!fresh).then_some(&mut seen))),
+                FrameType::Remove => {
                     self.remove(frame.object(), Some(&mut seen))?;
                 }
-                Change::Bookmark => {
+                FrameType::Bookmark => {
                     let (revision, end) = frame.bookmark().map_err(broken)?;
                     if end {
                         self.cache.finish_list((!fresh).then_some(&seen), revision);
@@ -210,7 +210,7 @@ impl Reflector {
                         return Ok(());
                     }
                 }
-                Change::Error => return Err(refusal(frame.refusal(), true)),
+                FrameType::Error => return Err(refusal(frame.refusal(), true)),
             }
         }
     }
@@ -232,16 +232,16 @@ impl Reflector {
             };
             (received, self.failures) = (true, 0);
             let revision = match frame.change() {
-                Change::Put => self.put(frame.object(), None).unwrap_or_default(),
-                Change::Remove => match self.remove(frame.object(), None) {
+                FrameType::Put => self.put(frame.object(), None).unwrap_or_default(),
+                FrameType::Remove => match self.remove(frame.object(), None) {
                     Ok(revision) => revision.unwrap_or_default(),
                     Err(end) => return end,
                 },
-                Change::Bookmark => match frame.bookmark() {
+                FrameType::Bookmark => match frame.bookmark() {
                     Ok((revision, _)) => revision,
                     Err(error) => return broken(error),
                 },
-                Change::Error => return refusal(frame.refusal(), false),
+                FrameType::Error => return refusal(frame.refusal(), false),
             };
             self.cache.advance(revision);
         }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Fence, Permission};
-use crate::events::{Kind, Recorder};
+use crate::events::{EventKind, Recorder};
 use crate::run::Shutdown;
 use crate::types::object_reference;
 
@@ -140,7 +140,7 @@ struct Observed {
 }
 
 #[derive(Debug, PartialEq)]
-enum Step {
+enum LeaderStep {
     /// Write this spec.
     Take(LeaseSpec),
     /// Somebody else leads.
@@ -148,15 +148,15 @@ enum Step {
 }
 
 /// Decides on a lease with `spec` that has been unchanged for `unchanged` by the local clock.
-fn decide(config: &Config, spec: &LeaseSpec, unchanged: Duration, now: Timestamp) -> Step {
+fn decide(config: &Config, spec: &LeaseSpec, unchanged: Duration, now: Timestamp) -> LeaderStep {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     let ours = holder == config.identity;
     let duration = Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0));
     if !ours && !holder.is_empty() && unchanged < duration {
-        return Step::Wait;
+        return LeaderStep::Wait;
     }
     let transitions = spec.lease_transitions.unwrap_or(0);
-    Step::Take(LeaseSpec {
+    LeaderStep::Take(LeaseSpec {
         holder_identity: Some(config.identity.clone()),
         lease_duration_seconds: Some(i32::try_from(config.lease_duration.as_secs()).unwrap_or(i32::MAX)),
         acquire_time: if ours { spec.acquire_time.clone() } else { Some(MicroTime(now)) },
@@ -234,7 +234,7 @@ impl<L: Leases> Elector<L> {
         }
         let found = self.leases.get(&self.config.namespace, &self.config.lease_name).await?;
         let Some(mut lease) = found else {
-            let Step::Take(mut spec) = decide(&self.config, &LeaseSpec::default(), Duration::ZERO, now) else {
+            let LeaderStep::Take(mut spec) = decide(&self.config, &LeaseSpec::default(), Duration::ZERO, now) else {
                 return Ok(false);
             };
             spec.lease_transitions = Some(0);
@@ -248,7 +248,7 @@ impl<L: Leases> Elector<L> {
         };
         let spec = lease.spec.clone().unwrap_or_default();
         let unchanged = self.observe(&spec);
-        let Step::Take(spec) = decide(&self.config, &spec, unchanged, now) else {
+        let LeaderStep::Take(spec) = decide(&self.config, &spec, unchanged, now) else {
             return Ok(false);
         };
         lease.spec = Some(spec);
@@ -296,7 +296,7 @@ impl<L: Leases> Elector<L> {
         let (Some(events), Some((lease, _))) = (events, &self.held) else { return };
         events.event(
             &object_reference(lease),
-            Kind::Normal,
+            EventKind::Normal,
             "LeaderElection",
             format!("{} {what}", self.config.identity),
         );

@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{Config, Elector, Lease, Leases, Outcome, Renewed, Step, decide, refused, run, run_over};
+use super::{Config, Elector, LeaderStep, Lease, Leases, Outcome, Renewed, decide, refused, run, run_over};
 use crate::client::Fence;
 use crate::events::Recorder;
 use crate::run::{Shutdown, TaskGroup};
@@ -65,8 +65,8 @@ fn who_may_take_the_lease() {
         [("me", 1, Some(4)), ("me", 60, Some(4)), ("other", 14, None), ("other", 15, Some(5)), ("", 0, Some(5))];
     for (holder, unchanged, expected) in table {
         match decide(&config(), &held_by(holder, 4), Duration::from_secs(unchanged), now) {
-            Step::Wait => assert_eq!(expected, None, "{holder} {unchanged}"),
-            Step::Take(spec) => {
+            LeaderStep::Wait => assert_eq!(expected, None, "{holder} {unchanged}"),
+            LeaderStep::Take(spec) => {
                 assert_eq!(spec.lease_transitions, expected, "{holder} {unchanged}");
                 assert_eq!(spec.holder_identity.as_deref(), Some("me"));
                 assert_eq!(spec.renew_time, Some(MicroTime(now)));

@@ -26,7 +26,7 @@ pub use summary::{Summary, SummaryVec};
 pub(crate) use workqueue::{InProgress, watch};
 pub use workqueue::{Passage, Passing, WorkqueueMetrics, workqueue};
 
-enum Made {
+enum MadeFamily {
     Counter(CounterVec),
     Gauge(GaugeVec),
     Histogram(HistogramVec),
@@ -36,7 +36,7 @@ enum Made {
 #[derive(Default)]
 struct Global {
     registry: Registry,
-    made: Mutex<HashMap<String, Made>>,
+    made: Mutex<HashMap<String, MadeFamily>>,
     gates: RwLock<FeatureGates>,
     /// `--disabled-metrics`: families that are not shown.
     disabled: RwLock<Vec<String>>,
@@ -118,32 +118,32 @@ pub fn register(collector: impl Collector + 'static) {
 /// The counters of a name, made on first use.
 pub fn counter(name: &str, help: &str, labels: &[&str]) -> CounterVec {
     let mut made = global().made.lock();
-    if let Some(Made::Counter(known)) = made.get(name) {
+    if let Some(MadeFamily::Counter(known)) = made.get(name) {
         return known.clone();
     }
     let vector = CounterVec::new(Opts::new(name, help), labels).unwrap_or_else(|e| lost(name, &e, || spare(labels)));
     register(vector.clone());
-    made.insert(name.to_owned(), Made::Counter(vector.clone()));
+    made.insert(name.to_owned(), MadeFamily::Counter(vector.clone()));
     vector
 }
 
 /// The gauges of a name, made on first use.
 pub fn gauge(name: &str, help: &str, labels: &[&str]) -> GaugeVec {
     let mut made = global().made.lock();
-    if let Some(Made::Gauge(known)) = made.get(name) {
+    if let Some(MadeFamily::Gauge(known)) = made.get(name) {
         return known.clone();
     }
     let spare = || GaugeVec::new(Opts::new("unnamed", "unnamed"), labels).expect("constant names are valid");
     let vector = GaugeVec::new(Opts::new(name, help), labels).unwrap_or_else(|e| lost(name, &e, spare));
     register(vector.clone());
-    made.insert(name.to_owned(), Made::Gauge(vector.clone()));
+    made.insert(name.to_owned(), MadeFamily::Gauge(vector.clone()));
     vector
 }
 
 /// The histograms of a name, made on first use.
 pub fn histogram(name: &str, help: &str, labels: &[&str], buckets: Vec<f64>) -> HistogramVec {
     let mut made = global().made.lock();
-    if let Some(Made::Histogram(known)) = made.get(name) {
+    if let Some(MadeFamily::Histogram(known)) = made.get(name) {
         return known.clone();
     }
     let spare =
@@ -151,28 +151,28 @@ pub fn histogram(name: &str, help: &str, labels: &[&str], buckets: Vec<f64>) -> 
     let options = HistogramOpts::new(name, help).buckets(buckets);
     let vector = HistogramVec::new(options, labels).unwrap_or_else(|e| lost(name, &e, spare));
     register(vector.clone());
-    made.insert(name.to_owned(), Made::Histogram(vector.clone()));
+    made.insert(name.to_owned(), MadeFamily::Histogram(vector.clone()));
     vector
 }
 
 /// The summaries of a name, made on first use.
 pub fn summary(name: &str, help: &str, labels: &[&str]) -> SummaryVec {
     let mut made = global().made.lock();
-    if let Some(Made::Summary(known)) = made.get(name) {
+    if let Some(MadeFamily::Summary(known)) = made.get(name) {
         return known.clone();
     }
     let spare = || SummaryVec::new("unnamed", "unnamed", labels).expect("constant names are valid");
     let vector = SummaryVec::new(name, help, labels).unwrap_or_else(|e| lost(name, &e, spare));
     register(vector.clone());
-    made.insert(name.to_owned(), Made::Summary(vector.clone()));
+    made.insert(name.to_owned(), MadeFamily::Summary(vector.clone()));
     vector
 }
 
 /// Families that are shown on a page of their own.
 #[derive(Default)]
-pub struct Page(Registry);
+pub struct MetricsPage(Registry);
 
-impl Page {
+impl MetricsPage {
     /// Adds counters.
     pub fn counter(&self, name: &str, help: &str, labels: &[&str]) -> CounterVec {
         let vector =

@@ -150,7 +150,7 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut fields = Fields::default();
+        let mut fields = LogFields::default();
         event.record(&mut fields);
         let meta = event.metadata();
         let file = meta.file().map_or("-", short_file);
@@ -187,7 +187,7 @@ fn header(out: &mut dyn Write, letter: char, file: &str, line: u32) -> fmt::Resu
     )
 }
 
-fn text_line(out: &mut dyn Write, level: Level, file: &str, line: u32, fields: &Fields) -> fmt::Result {
+fn text_line(out: &mut dyn Write, level: Level, file: &str, line: u32, fields: &LogFields) -> fmt::Result {
     let letter = match level {
         Level::ERROR => 'E',
         Level::WARN => 'W',
@@ -211,7 +211,7 @@ fn text_line(out: &mut dyn Write, level: Level, file: &str, line: u32, fields: &
     out.write_char('\n')
 }
 
-fn json_line(out: &mut dyn Write, level: Level, file: &str, line: u32, fields: &Fields) -> fmt::Result {
+fn json_line(out: &mut dyn Write, level: Level, file: &str, line: u32, fields: &LogFields) -> fmt::Result {
     let string = |text: &str| serde_json::Value::from(text).to_string();
     let now = jiff::Timestamp::now().as_microsecond();
     write!(out, r#"{{"ts":{}.{:03},"caller":{}"#, now / 1_000, now % 1_000, string(&format!("{file}:{line}")))?;
@@ -243,14 +243,14 @@ enum Shown {
 }
 
 #[derive(Default)]
-struct Fields {
+struct LogFields {
     message: String,
     /// The message is of several lines.
     verbatim: bool,
     rest: Vec<(&'static str, Shown)>,
 }
 
-impl Fields {
+impl LogFields {
     fn add(&mut self, field: &Field, value: Shown) {
         match (field.name(), value) {
             ("message", Shown::Text(text) | Shown::Bare(text)) => self.message = text,
@@ -259,7 +259,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for LogFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add(field, Shown::Text(value.to_owned()));
     }
@@ -294,9 +294,9 @@ impl Visit for Fields {
 mod tests {
     use super::*;
 
-    fn fields() -> Fields {
+    fn fields() -> LogFields {
         let rest = vec![("pod", Shown::Text("default/a b".into())), ("count", Shown::Bare("3".into()))];
-        Fields { message: "Pod is here".into(), verbatim: false, rest }
+        LogFields { message: "Pod is here".into(), verbatim: false, rest }
     }
 
     #[test]

@@ -45,12 +45,12 @@ pub(super) struct Access {
     authorizer: Arc<dyn Authorizer>,
     pub(super) attributes: Arc<dyn Fn(&Requested<'_>) -> AttributesOf + Send + Sync>,
     pub(super) denials: Denials,
-    counts: Counts,
+    counts: AccessCounters,
 }
 
 /// The library's own metrics of authentication and authorisation.
 #[derive(Clone)]
-struct Counts {
+struct AccessCounters {
     attempts: CounterVec,
     attempt_seconds: HistogramVec,
     users: CounterVec,
@@ -58,7 +58,7 @@ struct Counts {
     decision_seconds: HistogramVec,
 }
 
-impl Counts {
+impl AccessCounters {
     fn new() -> Self {
         use crate::metrics::{counter, exponential, histogram};
         let seconds = || exponential(0.001, 2.0, 15);
@@ -133,7 +133,7 @@ impl Access {
             authorizer,
             attributes: Arc::new(path_attributes),
             denials: Denials::default(),
-            counts: Counts::new(),
+            counts: AccessCounters::new(),
         }
     }
 

@@ -87,25 +87,25 @@ impl Check {
 }
 
 #[derive(Default)]
-struct Inner {
+struct CheckLists {
     /// `None`: the path is not served.
     checks: [RwLock<Option<Vec<Arc<Check>>>>; 3],
 }
 
 /// The checks of a process. Cheap to clone; checks may be added at any time.
 #[derive(Clone, Default)]
-pub struct Health(Arc<Inner>);
+pub struct Health(Arc<CheckLists>);
 
 /// A response: code and body, always plain text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct HealthResponse {
     /// HTTP code.
     pub code: u16,
     /// Body.
     pub body: String,
 }
 
-impl Answer {
+impl HealthResponse {
     /// Of one check that was asked for by name.
     pub fn of_one(outcome: Result<(), String>) -> Self {
         match outcome {
@@ -147,14 +147,14 @@ impl Health {
     }
 
     /// Answers a path such as `/readyz` or `/livez/etcd` with its query; `None` when it is not served.
-    pub fn answer(&self, path: &str, query: &str) -> Option<Answer> {
+    pub fn answer(&self, path: &str, query: &str) -> Option<HealthResponse> {
         let rest = path.strip_prefix('/')?;
         let (word, name) = rest.split_once('/').map_or((rest, None), |(word, name)| (word, Some(name)));
         let probe = Probe::ALL.into_iter().find(|p| p.word() == word)?;
         let checks = self.0.checks[probe as usize].read().clone()?;
         let Some(name) = name else { return Some(answer_all(probe, &checks, query)) };
         let check = checks.iter().find(|c| c.name == name)?;
-        Some(Answer::of_one(check.run()))
+        Some(HealthResponse::of_one(check.run()))
     }
 
     /// Forgets how checks went.
@@ -173,7 +173,7 @@ impl Health {
     }
 }
 
-fn answer_all(probe: Probe, checks: &[Arc<Check>], query: &str) -> Answer {
+fn answer_all(probe: Probe, checks: &[Arc<Check>], query: &str) -> HealthResponse {
     let params: Vec<(String, String)> = parameters(query);
     let verbose = params.iter().any(|(k, _)| k == "verbose");
     let mut report = Report::new(params.into_iter().filter(|(k, _)| k == "exclude").map(|(_, v)| v));
@@ -217,7 +217,7 @@ impl Report {
     }
 
     /// Builds the response.
-    pub fn answer(self, probe: Probe, verbose: bool) -> Answer {
+    pub fn answer(self, probe: Probe, verbose: bool) -> HealthResponse {
         let (mut text, word) = (self.text, probe.word());
         let unknown: Vec<String> =
             self.excluded.iter().filter(|(_, found)| !**found).map(|(n, _)| go_quote(n)).collect();
@@ -227,9 +227,12 @@ impl Report {
         }
         if !self.failed.is_empty() {
             tracing::info!(probe = word, failed = self.failed.join(","), "Health check failed");
-            return Answer { code: 500, body: format!("{text}{word} check failed\n") };
+            return HealthResponse { code: 500, body: format!("{text}{word} check failed\n") };
         }
-        Answer { code: 200, body: if verbose { format!("{text}{word} check passed\n") } else { "ok".to_owned() } }
+        HealthResponse {
+            code: 200,
+            body: if verbose { format!("{text}{word} check passed\n") } else { "ok".to_owned() },
+        }
     }
 }
 

@@ -36,12 +36,12 @@ use crate::run::{Shutdown, TaskGroup};
 use crate::upgrade::{self, Listening, Secured};
 pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
-pub use health::{Answer, Health, Probe, Report, Tally, slis};
+pub use health::{Health, HealthResponse, Probe, Report, Tally, slis};
 pub use logs::{Found, logs};
 pub use pages::{Configz, Debugging, Query, verbosity, verbosity_index, verbosity_pages};
 pub use profiles::{profile, profiler_pages};
 pub use secure::{SecureOptions, Tls, hostname};
-pub use zpages::{Wanted, ZPage, flagz, statusz};
+pub use zpages::{PageForm, ZPage, flagz, statusz};
 
 const HEADER_DEADLINE: Duration = Duration::from_secs(32);
 const IDLE: Duration = Duration::from_secs(90);

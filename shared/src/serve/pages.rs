@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::Health;
 use super::profiles::profiler_pages;
-use super::zpages::{self, Wanted, ZPage};
+use super::zpages::{self, PageForm, ZPage};
 use crate::flags::FlagSet;
 use crate::status::{Status, go_quote};
 
@@ -171,9 +171,9 @@ fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
     }
 }
 
-fn wanted(request: &HttpRequest) -> Wanted<'_> {
+fn wanted(request: &HttpRequest) -> PageForm<'_> {
     let accept = request.headers().get(header::ACCEPT).and_then(|v| v.to_str().ok());
-    Wanted { accept, pretty: request.query_string().split('&').any(|p| matches!(p, "pretty=true" | "pretty=1")) }
+    PageForm { accept, pretty: request.query_string().split('&').any(|p| matches!(p, "pretty=true" | "pretty=1")) }
 }
 
 fn z_page(page: Result<ZPage, Box<Status>>) -> HttpResponse {

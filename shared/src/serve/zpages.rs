@@ -25,14 +25,14 @@ pub struct ZPage {
 
 /// Form of a page that a client asks for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct PageForm<'a> {
     /// `Accept`.
     pub accept: Option<&'a str>,
     /// Indented JSON.
     pub pretty: bool,
 }
 
-impl Wanted<'_> {
+impl PageForm<'_> {
     fn page(self, kind: &str, text: String, tree: &impl Serialize) -> Result<ZPage, Box<Status>> {
         let structured = format!("application/json;g=config.k8s.io;v=v1alpha1;as={kind}");
         let accept = self.accept.unwrap_or_default();
@@ -142,7 +142,7 @@ struct Flagz<'a> {
 ///
 /// # Errors
 /// The client takes nothing that there is.
-pub fn flagz(flags: &FlagSet, wanted: Wanted<'_>) -> Result<ZPage, Box<Status>> {
+pub fn flagz(flags: &FlagSet, wanted: PageForm<'_>) -> Result<ZPage, Box<Status>> {
     let name = flags.component();
     let all: BTreeMap<String, String> = flags.all().into_iter().collect();
     let lines: Vec<String> = all.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
@@ -172,7 +172,7 @@ struct Statusz<'a> {
 pub fn statusz(
     (component, emulation): (&str, Emulation),
     paths: &[String],
-    wanted: Wanted<'_>,
+    wanted: PageForm<'_>,
 ) -> Result<ZPage, Box<Status>> {
     let up = crate::metrics::uptime();
     let seconds = up.as_secs();
@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn pages() {
         let flags = FlagSet::of("kube-scheduler", &["--v=2"]).expect("flags");
-        let text = flagz(&flags, Wanted::default()).expect("text").body;
+        let text = flagz(&flags, PageForm::default()).expect("text").body;
         assert!(text.starts_with(&format!("\nkube-scheduler flagz\n{WARNING}\n")), "{text}");
         assert!(text.contains("\nv=2\n") && !text.contains("\n\n"), "{text}");
         let accept = Some("application/json;v=v1alpha1;g=config.k8s.io;as=Flagz");
-        let page = flagz(&flags, Wanted { accept, pretty: false }).expect("json");
+        let page = flagz(&flags, PageForm { accept, pretty: false }).expect("json");
         assert_eq!(page.content_type, "application/json;g=config.k8s.io;v=v1alpha1;as=Flagz");
         let start =
             r#"{"kind":"Flagz","apiVersion":"config.k8s.io/v1alpha1","metadata":{"name":"kube-scheduler"},"flags":{""#;
@@ -265,11 +265,11 @@ mod tests {
                 .map(str::to_owned)
                 .into();
         let accept = Some("application/json;v=v1alpha1;g=config.k8s.io;as=Statusz");
-        let page = statusz(("kube-apiserver", Emulation::default()), &paths, Wanted { accept, pretty: true })
+        let page = statusz(("kube-apiserver", Emulation::default()), &paths, PageForm { accept, pretty: true })
             .expect("json")
             .body;
         assert!(page.contains("\"paths\": [\n    \"/healthz\",\n    \"/metrics\"\n  ]\n}"), "{page}");
-        let text = statusz(("kube-apiserver", Emulation::default()), &paths, Wanted::default()).expect("text").body;
+        let text = statusz(("kube-apiserver", Emulation::default()), &paths, PageForm::default()).expect("text").body;
         assert!(text.ends_with("\nEmulation version: 1.35\nPaths: /healthz /metrics\n"), "{text}");
     }
 }

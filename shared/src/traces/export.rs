@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint as Address};
 use tonic_prost::ProstCodec;
 
 use super::config::{Configuration, Endpoint};
-use super::otlp::{Answer, Attribute, Request, Resource, ResourceSpans, Scope, ScopeSpans, Span};
+use super::otlp::{Attribute, ExportRequest, ExportResponse, Resource, ResourceSpans, Scope, ScopeSpans, Span};
 use super::span::Tracer;
 use crate::client::{BoxStream, Dialer};
 
@@ -141,7 +141,7 @@ impl Exporting {
         let call = async {
             let unavailable = |e: tonic::transport::Error| tonic::Status::unavailable(e.to_string());
             self.collector.ready().await.map_err(unavailable)?;
-            let codec = ProstCodec::<Request, Answer>::default();
+            let codec = ProstCodec::<ExportRequest, ExportResponse>::default();
             self.collector.unary(tonic::Request::new(request), PathAndQuery::from_static(EXPORT), codec).await
         };
         let outcome = tokio::time::timeout(PATIENCE, call).await;
@@ -170,12 +170,12 @@ async fn fill(spans: &mut mpsc::Receiver<Finished>, batch: &mut Vec<Finished>) {
 }
 
 /// The spans of a batch by what they are from.
-fn request(resource: &Resource, batch: &[Finished]) -> Request {
+fn request(resource: &Resource, batch: &[Finished]) -> ExportRequest {
     let mut scopes: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
     for finished in batch {
         scopes.entry(finished.scope).or_default().push(finished.span.clone());
     }
     let scopes =
         scopes.into_iter().map(|(name, spans)| ScopeSpans { scope: Some(Scope { name: name.to_owned() }), spans });
-    Request { resources: vec![ResourceSpans { resource: Some(resource.clone()), scopes: scopes.collect() }] }
+    ExportRequest { resources: vec![ResourceSpans { resource: Some(resource.clone()), scopes: scopes.collect() }] }
 }

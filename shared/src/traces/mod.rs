@@ -16,7 +16,9 @@ mod steps;
 pub use config::Configuration;
 pub use context::Context;
 pub use export::Exporting;
-pub use span::{About, Kind, Span, Tracer, Within, audit_id, call, child, headers, late, step, step_of, verb, within};
+pub use span::{
+    About, Span, SpanKind, Tracer, Within, audit_id, call, child, headers, late, step, step_of, verb, within,
+};
 pub use steps::{SLOW, Said, logged};
 
 /// Instrumentation scope of spans in upstream's own code.
@@ -38,7 +40,7 @@ pub fn request(method: &str, host: &str, url: impl Fn() -> String) -> Option<Spa
         "DELETE" => "HTTP DELETE",
         _ => "HTTP",
     };
-    let mut span = child(HTTP, name, Kind::Client)?;
+    let mut span = child(HTTP, name, SpanKind::Client)?;
     for (key, value) in [("http.request.method", method), ("server.address", host), ("url.full", &url())] {
         span.text(key, value);
     }

@@ -3,14 +3,14 @@
 use prost::{Message, Oneof};
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Request {
+pub(super) struct ExportRequest {
     #[prost(message, repeated, tag = "1")]
     pub(super) resources: Vec<ResourceSpans>,
 }
 
 /// Response of the collector, which is ignored.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Answer {}
+pub(super) struct ExportResponse {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResourceSpans {
@@ -65,7 +65,7 @@ pub(super) struct Span {
     #[prost(message, repeated, tag = "13")]
     pub(super) links: Vec<Link>,
     #[prost(message, optional, tag = "15")]
-    pub(super) status: Option<Outcome>,
+    pub(super) status: Option<PartialSuccess>,
     #[prost(fixed32, tag = "16")]
     pub(super) flags: u32,
 }
@@ -91,7 +91,7 @@ pub(super) struct Link {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Outcome {
+pub(super) struct PartialSuccess {
     #[prost(string, tag = "2")]
     pub(super) message: String,
     #[prost(int32, tag = "3")]

@@ -11,7 +11,7 @@ use crate::status::go_quote;
 
 /// Something that took its time: a request, or a part of one.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct TracePart {
     pub(super) name: &'static str,
     /// All times are counted from when the request began.
     pub(super) began: Duration,
@@ -36,7 +36,7 @@ pub(super) enum Item {
         fields: String,
     },
     /// A part of its own.
-    Part(Part),
+    Part(TracePart),
     /// Nested part, by its number, while the tree is built.
     Below(u8),
 }
@@ -48,7 +48,7 @@ struct Telling {
     whole: bool,
 }
 
-impl Part {
+impl TracePart {
     fn is_slow(&self) -> bool {
         let Some(ended) = self.ended else { return false };
         self.least.is_none_or(|least| ended.saturating_sub(self.began) >= least)
@@ -93,7 +93,7 @@ impl Telling {
         let _ = write!(out, "{}ms ({})", took.as_millis(), self.clock(at));
     }
 
-    fn items(&self, out: &mut String, part: &Part, indent: &str, share: Option<Duration>) {
+    fn items(&self, out: &mut String, part: &TracePart, indent: &str, share: Option<Duration>) {
         let mut last = part.began;
         for item in &part.items {
             match item {
@@ -114,7 +114,7 @@ impl Telling {
         }
     }
 
-    fn below(&self, out: &mut String, part: &Part, indent: &str, share: Option<Duration>) {
+    fn below(&self, out: &mut String, part: &TracePart, indent: &str, share: Option<Duration>) {
         if self.whole || part.is_slow() {
             let _ = write!(out, "{indent}[");
             self.summary(out, (part.name, &part.fields), self.now.saturating_sub(part.began), part.began);
@@ -131,7 +131,7 @@ impl Telling {
 }
 
 /// The lines about a request that began then and took so long; `whole`: also what was quick.
-pub(super) fn text(request: &Part, begun: SystemTime, took: Duration, whole: bool, number: u32) -> String {
+pub(super) fn text(request: &TracePart, begun: SystemTime, took: Duration, whole: bool, number: u32) -> String {
     let telling = Telling { begun, now: took, whole };
     let mut out = format!("Trace[{number}]: {} ", go_quote(request.name));
     if !request.fields.is_empty() {
@@ -153,8 +153,8 @@ mod tests {
         Item::Step { name, after: Duration::from_millis(after), fields: fields.to_owned() }
     }
 
-    fn part(name: &'static str, (began, ended): (u64, u64), fields: &str, items: Vec<Item>) -> Part {
-        Part {
+    fn part(name: &'static str, (began, ended): (u64, u64), fields: &str, items: Vec<Item>) -> TracePart {
+        TracePart {
             name,
             began: Duration::from_millis(began),
             ended: Some(Duration::from_millis(ended)),
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    fn told(request: &Part, whole: bool) -> String {
+    fn told(request: &TracePart, whole: bool) -> String {
         // 18 September 2025, 10:00:00.5
         let begun = SystemTime::UNIX_EPOCH + Duration::from_millis(1_758_189_600_500);
         let took = request.ended.expect("it has ended");

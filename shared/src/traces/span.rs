@@ -17,7 +17,7 @@ const MOST: usize = 128;
 
 /// Kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpanKind {
     /// Internal operation.
     Internal = 1,
     /// Server side of a request.
@@ -100,7 +100,7 @@ impl Tracer {
         if parent.is_none() {
             context.sampled = chosen(context.trace, self.ratio);
         }
-        let mut span = Span::new(context, parent, sink, (scope, name, Kind::Server));
+        let mut span = Span::new(context, parent, sink, (scope, name, SpanKind::Server));
         if let (Some(written), Some(remote)) = (&mut span.written, remote.filter(|_| !trusted)) {
             written.span.links.push(otlp::Link {
                 trace_id: remote.trace.to_be_bytes().to_vec(),
@@ -112,7 +112,7 @@ impl Tracer {
     }
 
     /// The span of work that nobody asked for, the first of a trace of its own. None where nobody wants to know.
-    pub fn root(&self, scope: &'static str, name: &str, kind: Kind) -> Option<Span> {
+    pub fn root(&self, scope: &'static str, name: &str, kind: SpanKind) -> Option<Span> {
         let sink = self.sink.as_ref()?;
         let mut context = Context::new(None);
         context.sampled = chosen(context.trace, self.ratio);
@@ -125,7 +125,7 @@ impl Tracer {
         if busy {
             call(path)
         } else {
-            self.root(CALLS, path.trim_start_matches('/'), Kind::Client).map(|s| s.calls(path))
+            self.root(CALLS, path.trim_start_matches('/'), SpanKind::Client).map(|s| s.calls(path))
         }
     }
 }
@@ -133,7 +133,7 @@ impl Tracer {
 /// The span of a call by gRPC as part of what is being done, if that is written down.
 pub fn call(path: &str) -> Option<Span> {
     let name = path.trim_start_matches('/');
-    let span = CURRENT.with_borrow(|current| current.as_ref()?.written_below((CALLS, name, Kind::Client)));
+    let span = CURRENT.with_borrow(|current| current.as_ref()?.written_below((CALLS, name, SpanKind::Client)));
     span.map(|span| span.calls(path))
 }
 
@@ -153,7 +153,7 @@ fn chosen(trace: u128, ratio: f64) -> bool {
 }
 
 impl Span {
-    fn new(context: Context, parent: Option<&Context>, sink: &Sink, what: (&'static str, String, Kind)) -> Self {
+    fn new(context: Context, parent: Option<&Context>, sink: &Sink, what: (&'static str, String, SpanKind)) -> Self {
         let (scope, name, kind) = what;
         let written = context.sampled.then(|| {
             let span = otlp::Span {
@@ -178,7 +178,7 @@ impl Span {
     }
 
     /// A span below it, if it is written down.
-    pub fn child(&self, scope: &'static str, name: &'static str, kind: Kind) -> Option<Self> {
+    pub fn child(&self, scope: &'static str, name: &'static str, kind: SpanKind) -> Option<Self> {
         self.current().below((scope, name, kind))
     }
 
@@ -267,7 +267,7 @@ impl Span {
     pub fn fail(&mut self, why: &str) {
         const ERROR: i32 = 2;
         if let Some(written) = &mut self.written {
-            written.span.status = Some(otlp::Outcome { message: why.to_owned(), code: ERROR });
+            written.span.status = Some(otlp::PartialSuccess { message: why.to_owned(), code: ERROR });
         }
     }
 }
@@ -315,14 +315,14 @@ impl About<'_> {
 }
 
 /// A span below what is being done, if that is written down or its steps are noted.
-pub fn child(scope: &'static str, name: &'static str, kind: Kind) -> Option<Span> {
+pub fn child(scope: &'static str, name: &'static str, kind: SpanKind) -> Option<Span> {
     CURRENT.with_borrow(|current| current.as_ref()?.below((scope, name, kind)))
 }
 
 /// The span of what a request asks for, of which it is noted what it does: it is written down, or those who look for slow
 /// requests `want` it. The audit log knows it by its `audit_id`.
 pub fn verb(name: &'static str, want: bool, audit_id: &str) -> Option<Span> {
-    let mut span = CURRENT.with_borrow(|current| current.as_ref()?.written_below((OWN, name, Kind::Internal)));
+    let mut span = CURRENT.with_borrow(|current| current.as_ref()?.written_below((OWN, name, SpanKind::Internal)));
     if span.is_none() && want {
         // What is handed on stays what it was.
         let (context, sink) =
@@ -351,7 +351,7 @@ pub fn late(
 }
 
 impl Current {
-    fn below(&self, what: (&'static str, &'static str, Kind)) -> Option<Span> {
+    fn below(&self, what: (&'static str, &'static str, SpanKind)) -> Option<Span> {
         let mut span = self.written_below(what);
         let Some(noted) = &self.noted else { return span };
         let (scope, name, _) = what;
@@ -370,7 +370,7 @@ impl Current {
         Some(span)
     }
 
-    fn written_below(&self, (scope, name, kind): (&'static str, &str, Kind)) -> Option<Span> {
+    fn written_below(&self, (scope, name, kind): (&'static str, &str, SpanKind)) -> Option<Span> {
         let above = self.context.as_ref().filter(|above| above.sampled)?;
         let sink = self.sink.as_ref()?;
         Some(Span::new(Context::new(Some(above)), Some(above), sink, (scope, name.to_owned(), kind)))
@@ -488,9 +488,9 @@ mod tests {
         let (sink, mut spans) = Sink::new();
         let tracer = Tracer { sink: Some(sink), ratio: 1.0 };
         let root = tracer.begin("s", "root".to_owned(), None, true).expect("a span");
-        assert!(child("s", "nobody's", Kind::Internal).is_none());
+        assert!(child("s", "nobody's", SpanKind::Internal).is_none());
         let work = pin!(async {
-            let mut below = child("s", "below", Kind::Client).expect("a span");
+            let mut below = child("s", "below", SpanKind::Client).expect("a span");
             below.text("key", "value");
             tokio::task::yield_now().await;
             headers()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use super::otlp;
-use super::slow::{Item, Part};
+use super::slow::{Item, TracePart};
 
 /// Steps of one request; what comes after them is not noted.
 const MOST: usize = 32;
@@ -41,18 +41,18 @@ enum What {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct TraceStep {
     /// The part it is a step of.
     of: u8,
     after: Duration,
     what: What,
 }
 
-const NOTHING: Step = Step { of: 0, after: Duration::ZERO, what: What::Done("", None) };
+const NOTHING: TraceStep = TraceStep { of: 0, after: Duration::ZERO, what: What::Done("", None) };
 
 #[derive(Debug)]
 struct Noted {
-    steps: [Step; MOST],
+    steps: [TraceStep; MOST],
     count: usize,
     parts: u8,
     /// Fields of slow parts.
@@ -83,7 +83,7 @@ impl Trace {
         let mut noted = self.noted.lock();
         let at_most = noted.count;
         if let Some(step) = noted.steps.get_mut(at_most) {
-            *step = Step { of, after: at.saturating_duration_since(self.begun), what };
+            *step = TraceStep { of, after: at.saturating_duration_since(self.begun), what };
             noted.count += 1;
         }
     }
@@ -117,7 +117,7 @@ impl Trace {
 
     fn began(&self, part: u8) -> Option<Duration> {
         let noted = self.noted.lock();
-        let is = |step: &&Step| matches!(step.what, What::Began(p, _) if p == part);
+        let is = |step: &&TraceStep| matches!(step.what, What::Began(p, _) if p == part);
         noted.steps[..noted.count].iter().find(is).map(|step| step.after)
     }
 
@@ -131,7 +131,7 @@ impl Trace {
         let begun = SystemTime::now() - self.begun.elapsed();
         let noted = self.noted.lock();
         let own = noted.steps[..noted.count].iter().filter(|step| step.of == part);
-        let event = |step: &Step| match step.what {
+        let event = |step: &TraceStep| match step.what {
             What::Done(name, said) => Some(otlp::Event {
                 time: super::span::nanoseconds(begun + step.after),
                 name: name.to_owned(),
@@ -155,11 +155,14 @@ impl Trace {
     }
 
     /// The request as a tree of what it did.
-    fn request(&self, name: &'static str, took: Duration, least: Duration) -> Part {
+    fn request(&self, name: &'static str, took: Duration, least: Duration) -> TracePart {
         let noted = self.noted.lock();
         let said = |part: u8| noted.fields.iter().find(|(p, _)| *p == part).map(|(_, f)| f.clone()).unwrap_or_default();
-        let mut parts: Vec<(u8, u8, Part)> =
-            vec![(0, 0, Part { name, ended: Some(took), least: Some(least), fields: said(0), ..Part::default() })];
+        let mut parts: Vec<(u8, u8, TracePart)> = vec![(
+            0,
+            0,
+            TracePart { name, ended: Some(took), least: Some(least), fields: said(0), ..TracePart::default() },
+        )];
         for step in &noted.steps[..noted.count] {
             match step.what {
                 What::Done(name, said) => {
@@ -173,7 +176,7 @@ impl Trace {
                 }
                 What::Began(part, name) => {
                     let fields = said(part);
-                    parts.push((part, step.of, Part { name, began: step.after, fields, ..Part::default() }));
+                    parts.push((part, step.of, TracePart { name, began: step.after, fields, ..TracePart::default() }));
                     if let Some((.., above)) = parts.iter_mut().find(|(p, ..)| *p == step.of) {
                         above.items.push(Item::Below(part));
                     }
@@ -220,8 +223,8 @@ mod tests {
             trace.end(above, part, SLOW);
         }
         trace.say(one, "a:b".to_owned());
-        let shown = |part: &Part| -> String {
-            fn show(part: &Part, out: &mut String) {
+        let shown = |part: &TracePart| -> String {
+            fn show(part: &TracePart, out: &mut String) {
                 let _ = write!(out, "{}{}(", part.name, part.fields);
                 for item in &part.items {
                     match item {

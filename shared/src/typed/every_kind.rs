@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proto::schema::{Card, Field, Kind, Message, kind_of};
+use proto::schema::{Card, Field, Message, ValueKind, kind_of};
 use proto::{json, protobuf};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use super::{from_json, from_protobuf};
 
 /// Counts of the objects of a kind.
 #[derive(Debug, Default)]
-struct Outcome {
+struct KindCounts {
     tried: usize,
     /// By the API server's decoder.
     taken: usize,
@@ -20,9 +20,9 @@ struct Outcome {
     refused: Vec<(String, String)>,
 }
 
-type Try = fn(&'static Message, &Value, &mut Outcome);
+type Try = fn(&'static Message, &Value, &mut KindCounts);
 
-fn read<T: DeserializeOwned>(schema: &'static Message, object: &Value, outcome: &mut Outcome) {
+fn read<T: DeserializeOwned>(schema: &'static Message, object: &Value, outcome: &mut KindCounts) {
     outcome.tried += 1;
     let text = object.to_string();
     let Ok(decoded) = json::decode(schema, text.as_bytes(), json::Strictness::Ignore) else { return };
@@ -107,17 +107,17 @@ kinds! {
 /// Values of a member, of its type and of others.
 fn values(field: &Field) -> Vec<Value> {
     let one = match &field.kind {
-        Kind::Bool => vec![json!(true), json!(false)],
-        Kind::Int32 => vec![json!(0), json!(i32::MIN), json!(i32::MAX), json!(i64::MAX)],
-        Kind::Int64 => vec![json!(0), json!(i64::MIN), json!(i64::MAX), json!(u64::MAX)],
-        Kind::Double => vec![json!(0), json!(-1.5), json!(1e300), json!(i64::MAX)],
-        Kind::String => vec![json!(""), json!("a"), json!("\u{0}\u{10ffff}/../?%"), json!("x".repeat(10_000))],
-        Kind::Bytes => vec![json!(""), json!("YQ=="), json!("YQ"), json!("Y\nQ==")],
-        Kind::Quantity => {
+        ValueKind::Bool => vec![json!(true), json!(false)],
+        ValueKind::Int32 => vec![json!(0), json!(i32::MIN), json!(i32::MAX), json!(i64::MAX)],
+        ValueKind::Int64 => vec![json!(0), json!(i64::MIN), json!(i64::MAX), json!(u64::MAX)],
+        ValueKind::Double => vec![json!(0), json!(-1.5), json!(1e300), json!(i64::MAX)],
+        ValueKind::String => vec![json!(""), json!("a"), json!("\u{0}\u{10ffff}/../?%"), json!("x".repeat(10_000))],
+        ValueKind::Bytes => vec![json!(""), json!("YQ=="), json!("YQ"), json!("Y\nQ==")],
+        ValueKind::Quantity => {
             [json!("1"), json!(1), json!(1.5), json!(""), json!("9223372036854775807Ei"), json!("-1e-9")].into()
         }
-        Kind::IntOrString => vec![json!(0), json!(i32::MIN), json!("50%"), json!(""), json!(i64::MAX)],
-        Kind::Time | Kind::MicroTime => [
+        ValueKind::IntOrString => vec![json!(0), json!(i32::MIN), json!("50%"), json!(""), json!(i64::MAX)],
+        ValueKind::Time | ValueKind::MicroTime => [
             "2026-01-02T03:04:05Z",
             "2026-01-02T03:04:05.123456789+14:00",
             "0001-01-01T00:00:00Z",
@@ -127,14 +127,14 @@ fn values(field: &Field) -> Vec<Value> {
         ]
         .map(Value::from)
         .into(),
-        Kind::StringList => vec![json!([]), json!(["a", ""]), json!([null])],
-        Kind::SchemaOrBool => vec![json!(true), json!({})],
-        Kind::SchemaOrArray => vec![json!({}), json!([{}])],
-        Kind::SchemaOrStrings => vec![json!({}), json!(["a"])],
-        Kind::RawExtension | Kind::FieldsV1 | Kind::Json | Kind::Any => {
+        ValueKind::StringList => vec![json!([]), json!(["a", ""]), json!([null])],
+        ValueKind::SchemaOrBool => vec![json!(true), json!({})],
+        ValueKind::SchemaOrArray => vec![json!({}), json!([{}])],
+        ValueKind::SchemaOrStrings => vec![json!({}), json!(["a"])],
+        ValueKind::RawExtension | ValueKind::FieldsV1 | ValueKind::Json | ValueKind::Any => {
             vec![json!({}), json!({"a": [1, {"b": null}]}), json!("a"), json!([]), json!(1)]
         }
-        Kind::Message(_) | Kind::Nested(_) => vec![json!({})],
+        ValueKind::Message(_) | ValueKind::Nested(_) => vec![json!({})],
     };
     let mut all = vec![Value::Null, json!("text"), json!(7), json!(false), json!([]), json!({})];
     match field.card {
@@ -186,7 +186,7 @@ fn what_the_api_server_takes_and_sends_every_component_reads() {
     let (mut tried, mut taken, mut walked) = (0, 0, BTreeSet::new());
     for (api_version, kind, read) in kinds() {
         let schema = kind_of(api_version, kind).unwrap_or_else(|| panic!("no schema of {api_version} {kind}"));
-        let mut outcome = Outcome::default();
+        let mut outcome = KindCounts::default();
         walk(schema, &mut walked, &mut |object| read(schema, &object, &mut outcome), &|value| value);
         (tried, taken) = (tried + outcome.tried, taken + outcome.taken);
         for (object, why) in outcome.refused {

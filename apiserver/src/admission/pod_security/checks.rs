@@ -13,14 +13,14 @@ use crate::validation::pod_annotations::{self, APP_ARMOR, SECCOMP_POD};
 
 /// A forbidden thing: the reason, and the detail in brackets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
+pub(super) struct Violation {
     reason: String,
     detail: String,
 }
 
 impl Violation {
     /// Forbidden feature, without the detail.
-    pub fn reason(&self) -> &str {
+    pub(super) fn reason(&self) -> &str {
         &self.reason
     }
 }
@@ -67,7 +67,7 @@ const RESTRICTED: &[(Check, u32)] = &[
 ];
 
 /// All violations of a policy, in upstream's order.
-pub fn evaluate(policy: LevelVersion, metadata: &Value, spec: &Value) -> Vec<Violation> {
+pub(super) fn evaluate(policy: LevelVersion, metadata: &Value, spec: &Value) -> Vec<Violation> {
     let minor = policy.version.minor();
     let pod = Pod { metadata, spec, minor };
     let restricted = policy.level == Level::Restricted;
@@ -91,7 +91,7 @@ pub fn evaluate(policy: LevelVersion, metadata: &Value, spec: &Value) -> Vec<Vio
 }
 
 /// `reason (detail), reason (detail)`.
-pub fn describe(violations: &[Violation]) -> String {
+pub(super) fn describe(violations: &[Violation]) -> String {
     let parts: Vec<String> = violations
         .iter()
         .map(|v| if v.detail.is_empty() { v.reason.clone() } else { format!("{} ({})", v.reason, v.detail) })

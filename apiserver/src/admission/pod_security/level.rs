@@ -7,7 +7,7 @@ use crate::machinery::tree;
 
 /// Level of the Pod Security Standards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub(super) enum Level {
     /// Unrestricted.
     Privileged,
     /// Known privilege escalations.
@@ -18,7 +18,7 @@ pub enum Level {
 
 impl Level {
     /// Reads a level; `None` for anything that is none.
-    pub fn parse(text: &str) -> Option<Level> {
+    pub(super) fn parse(text: &str) -> Option<Level> {
         match text {
             "privileged" => Some(Level::Privileged),
             "baseline" => Some(Level::Baseline),
@@ -28,7 +28,7 @@ impl Level {
     }
 
     /// The label's word.
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Level::Privileged => "privileged",
             Level::Baseline => "baseline",
@@ -39,32 +39,32 @@ impl Level {
 
 /// Minor version of `v1.N`, or latest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Version(pub Option<u32>);
+pub(super) struct PolicyVersion(pub Option<u32>);
 
-impl Version {
+impl PolicyVersion {
     /// `latest`.
-    pub const LATEST: Version = Version(None);
+    pub(super) const LATEST: PolicyVersion = PolicyVersion(None);
 
     /// Reads `latest` or `v1.N`.
-    pub fn parse(text: &str) -> Option<Version> {
+    pub(super) fn parse(text: &str) -> Option<PolicyVersion> {
         if text == "latest" {
-            return Some(Version::LATEST);
+            return Some(PolicyVersion::LATEST);
         }
         let digits = text.strip_prefix("v1.")?;
         let plain = digits == "0" || (!digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit()));
         if !plain {
             return None;
         }
-        digits.parse().ok().map(|minor| Version(Some(minor)))
+        digits.parse().ok().map(|minor| PolicyVersion(Some(minor)))
     }
 
     /// The minor version that counts; later than known is latest.
-    pub fn minor(self) -> u32 {
+    pub(super) fn minor(self) -> u32 {
         self.0.unwrap_or(u32::MAX)
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for PolicyVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             None => f.write_str("latest"),
@@ -75,11 +75,11 @@ impl std::fmt::Display for Version {
 
 /// A level at a version: `restricted:latest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LevelVersion {
+pub(super) struct LevelVersion {
     /// Level.
     pub level: Level,
     /// Version.
-    pub version: Version,
+    pub version: PolicyVersion,
 }
 
 impl std::fmt::Display for LevelVersion {
@@ -90,7 +90,7 @@ impl std::fmt::Display for LevelVersion {
 
 /// The three policies of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub(super) struct Policy {
     /// Violations are refused.
     pub enforce: LevelVersion,
     /// Violations are noted in the audit log.
@@ -100,7 +100,7 @@ pub struct Policy {
 }
 
 /// A label value that is no level or version: label key, value, what it must be.
-pub type LabelError = (String, String, &'static str);
+pub(super) type LabelError = (String, String, &'static str);
 
 const MUST_BE_LEVEL: &str = "must be one of privileged, baseline, restricted";
 const MUST_BE_VERSION: &str = "must be \"latest\" or \"v1.x\"";
@@ -108,7 +108,7 @@ const MUST_BE_VERSION: &str = "must be \"latest\" or \"v1.x\"";
 impl Policy {
     /// Reads a namespace's labels over the defaults. A bad value counts as restricted,
     /// except for a bad level, which leaves the version alone; both are reported.
-    pub fn of_namespace(namespace: &Value, defaults: &Policy) -> (Policy, Vec<LabelError>) {
+    pub(super) fn of_namespace(namespace: &Value, defaults: &Policy) -> (Policy, Vec<LabelError>) {
         let mut errors = Vec::new();
         let mut read = |mode: &str, default: LevelVersion| {
             let key = format!("pod-security.kubernetes.io/{mode}");
@@ -122,9 +122,9 @@ impl Policy {
             let key = format!("{key}-version");
             let version = match tree::label(namespace, &key) {
                 None => default.version,
-                Some(text) => Version::parse(text).unwrap_or_else(|| {
+                Some(text) => PolicyVersion::parse(text).unwrap_or_else(|| {
                     errors.push((key.clone(), text.to_owned(), MUST_BE_VERSION));
-                    Version::LATEST
+                    PolicyVersion::LATEST
                 }),
             };
             LevelVersion { level, version }
@@ -140,7 +140,7 @@ impl Policy {
     }
 
     /// Reads the `defaults` of a configuration: levels are privileged and versions latest where it says nothing.
-    pub fn of_configuration(defaults: &Value) -> Result<Policy, String> {
+    pub(super) fn of_configuration(defaults: &Value) -> Result<Policy, String> {
         let read = |mode: &str| {
             let (level, version) = (format!("/{mode}"), format!("/{mode}-version"));
             let level = match tree::text(defaults, &level) {
@@ -149,8 +149,8 @@ impl Policy {
                     .ok_or_else(|| format!("defaults.{mode}: Invalid value: {text:?}: {MUST_BE_LEVEL}"))?,
             };
             let version = match tree::text(defaults, &version) {
-                "" => Version::LATEST,
-                text => Version::parse(text)
+                "" => PolicyVersion::LATEST,
+                text => PolicyVersion::parse(text)
                     .ok_or_else(|| format!("defaults.{mode}-version: Invalid value: {text:?}: {MUST_BE_VERSION}"))?,
             };
             Ok::<_, String>(LevelVersion { level, version })
@@ -159,7 +159,7 @@ impl Policy {
     }
 
     /// Reports whether enforce, audit and warn are all `privileged`.
-    pub fn is_privileged(&self) -> bool {
+    pub(super) fn is_privileged(&self) -> bool {
         [self.enforce, self.audit, self.warn].iter().all(|p| p.level == Level::Privileged)
     }
 }

@@ -3,7 +3,7 @@
 use prometheus::CounterVec;
 use shared::metrics;
 
-use super::level::{LevelVersion, Version};
+use super::level::{LevelVersion, PolicyVersion};
 use crate::admission::{Attributes, Operation};
 
 /// The minor version of the policies that are newest here. What is asked of a later one is counted without its number.
@@ -65,7 +65,7 @@ impl Metrics {
     pub(super) fn evaluated(&self, a: &Attributes<'_>, policy: LevelVersion, mode: &str, allowed: bool) {
         let Some([operation, resource, subresource]) = called(a) else { return };
         let version = match policy.version {
-            Version(Some(minor)) if minor > NEWEST => "future".to_owned(),
+            PolicyVersion(Some(minor)) if minor > NEWEST => "future".to_owned(),
             known => known.to_string(),
         };
         let decision = if allowed { "allow" } else { "deny" };

@@ -36,7 +36,7 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
 const NAMESPACE_PODS: usize = 3000;
 
 /// The plugin.
-pub struct PodSecurity {
+pub(super) struct PodSecurity {
     reader: Arc<dyn Reader>,
     api: Api,
     defaults: Policy,
@@ -54,7 +54,7 @@ struct Exempt {
 
 impl PodSecurity {
     /// With the defaults and exemptions of its configuration.
-    pub fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Result<Self, Error> {
+    pub(super) fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Result<Self, Error> {
         let defaults = Policy::of_configuration(configuration.get("defaults").unwrap_or(NOTHING));
         let list = |field: &str| tree::strings(configuration, &format!("/exemptions/{field}"));
         Ok(Self {

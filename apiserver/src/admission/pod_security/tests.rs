@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::PodSecurity;
 use super::checks::{describe, evaluate};
-use super::level::{Level, LevelVersion, Policy, Version};
+use super::level::{Level, LevelVersion, Policy, PolicyVersion};
 use crate::admission::testing::{Fixed, Write};
 
 fn says(level: Level, minor: Option<u32>, pod: &Value) -> String {
     let (metadata, spec) = super::parts(pod);
-    describe(&evaluate(LevelVersion { level, version: Version(minor) }, metadata, spec))
+    describe(&evaluate(LevelVersion { level, version: PolicyVersion(minor) }, metadata, spec))
 }
 
 fn privileged() -> Policy {

@@ -23,11 +23,11 @@ use crate::expressions::{Dialect, EXHAUSTED, ResultType};
 use crate::machinery::tree;
 
 /// The plugin.
-pub struct MutatingPolicies(Policies);
+pub(crate) struct MutatingPolicies(Policies);
 
 /// Mutation of a policy.
 #[derive(Debug, PartialEq)]
-enum Change {
+enum PolicyMutation {
     /// Fields to merge into the object.
     Configuration(Value),
     /// JSON patch operations.
@@ -100,7 +100,7 @@ impl Plugin for MutatingPolicies {
 
 impl MutatingPolicies {
     /// Policies from the cache.
-    pub fn new(means: WebhookDeps) -> Self {
+    pub(crate) fn new(means: WebhookDeps) -> Self {
         Self(Policies { means, plurals: MUTATING })
     }
 
@@ -165,7 +165,7 @@ impl MutatingPolicies {
     fn apply(
         &self,
         bound: &Bound,
-        change: Change,
+        change: PolicyMutation,
         (views, a): (&mut Views<'_>, &mut Attributes<'_>),
     ) -> Result<bool, MutationFailure> {
         let shown = &bound.shown;
@@ -180,15 +180,20 @@ impl MutatingPolicies {
                 )))
             })?;
             match change {
-                Change::Configuration(config) => configure(schema, object, config).map_err(MutationFailure::Policy),
-                Change::Patch(patch) => self::patch(schema, custom, object, patch),
+                PolicyMutation::Configuration(config) => configure(schema, object, config).map_err(MutationFailure::Policy),
+                PolicyMutation::Patch(patch) => self::patch(schema, custom, object, patch),
             }
         })
     }
 }
 
 /// Evaluates a mutation of a request.
-fn change(policy: &Value, mutation: &Value, matter: &EvaluationInput, parameter: &Value) -> Result<Change, String> {
+fn change(
+    policy: &Value,
+    mutation: &Value,
+    matter: &EvaluationInput,
+    parameter: &Value,
+) -> Result<PolicyMutation, String> {
     let dialect = Dialect::Mutation { params: evaluate::has_parameters(policy) };
     let mut scope = evaluate::stage(policy, dialect, matter, parameter, true);
     let patches = tree::text(mutation, "/patchType") == "JSONPatch";
@@ -215,10 +220,10 @@ fn change(policy: &Value, mutation: &Value, matter: &EvaluationInput, parameter:
     }
     let tree = value.tree(&mut Fuel::default());
     Ok(match patches {
-        true => Change::Patch(tree.map_err(|why| {
+        true => PolicyMutation::Patch(tree.map_err(|why| {
             format!("JSONPath valueExpression evaluated to a type that could not marshal to JSON: {why}")
         })?),
-        false => Change::Configuration(tree.map_err(|e| e.to_string())?),
+        false => PolicyMutation::Configuration(tree.map_err(|e| e.to_string())?),
     })
 }
 

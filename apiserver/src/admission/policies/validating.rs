@@ -21,7 +21,7 @@ use crate::machinery::tree;
 const LONGEST_VALUE: usize = 10 * 1024;
 
 /// The plugin.
-pub struct ValidatingPolicies(Policies);
+pub(crate) struct ValidatingPolicies(Policies);
 
 /// A refusal: the policy, the binding when it is to blame, the text and the reason.
 struct PolicyRefusal {
@@ -34,7 +34,7 @@ struct PolicyRefusal {
 /// A failure as the audit log has it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Failure {
+struct AuditedFailure {
     message: String,
     policy: String,
     binding: String,
@@ -48,7 +48,7 @@ struct PoliciesResult {
     refusals: Vec<PolicyRefusal>,
     warnings: Vec<String>,
     /// Failures to be noted in the audit log.
-    failures: Vec<Failure>,
+    failures: Vec<AuditedFailure>,
     /// Annotations the policies ask for: distinct values by key.
     annotations: BTreeMap<String, Vec<String>>,
 }
@@ -79,7 +79,7 @@ impl Plugin for ValidatingPolicies {
 
 impl ValidatingPolicies {
     /// Policies from the cache.
-    pub fn new(means: WebhookDeps) -> Self {
+    pub(crate) fn new(means: WebhookDeps) -> Self {
         Self(Policies { means, plurals: VALIDATING })
     }
 
@@ -147,7 +147,7 @@ impl PoliciesResult {
                     "Warn" => self.warnings.push(format!(
                         "Validation failed for ValidatingAdmissionPolicy '{name}' with binding '{bound}': {message}"
                     )),
-                    _ => self.failures.push(Failure {
+                    _ => self.failures.push(AuditedFailure {
                         message: message.clone(),
                         policy: name.to_owned(),
                         binding: bound.to_owned(),

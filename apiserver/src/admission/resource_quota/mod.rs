@@ -27,7 +27,7 @@ const ROUNDS: usize = 10;
 const QUEUES: usize = 1024;
 
 /// The plugin.
-pub struct ResourceQuota {
+pub(super) struct ResourceQuota {
     reader: Arc<dyn Reader>,
     api: Api,
     /// Resources that need a quota that covers them (`limitedResources`).
@@ -38,7 +38,7 @@ pub struct ResourceQuota {
 
 impl ResourceQuota {
     /// Reads quotas from the cache and raises them in storage.
-    pub fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Result<Self, Error> {
+    pub(super) fn new(reader: Arc<dyn Reader>, api: Api, configuration: &Value) -> Result<Self, Error> {
         let limited = tree::list(configuration, "/limitedResources").to_vec();
         if let Some(at) = limited.iter().position(|l| tree::text(l, "/resource").is_empty()) {
             return Err(Error::Configuration(format!("limitedResources[{at}].resource: Required value")));
@@ -66,7 +66,7 @@ impl Plugin for ResourceQuota {
         if quotas.is_empty() && self.limited.is_empty() {
             return Ok(());
         }
-        let kind = Kind { group: a.resource.group.as_ref(), plural: a.resource.plural.as_ref(), object };
+        let kind = EvaluatedObject { group: a.resource.group.as_ref(), plural: a.resource.plural.as_ref(), object };
         let mut plan = Vec::new();
         for quota in &quotas {
             let Some(names) = concerned(quota, kind) else { continue };
@@ -108,8 +108,8 @@ impl Plugin for ResourceQuota {
 
 impl ResourceQuota {
     /// Refuses what is limited by the configuration where no quota covers it.
-    fn demand_cover(&self, a: &Attributes<'_>, kind: Kind<'_>, quotas: &[Arc<Value>]) -> Result<(), Status> {
-        let Kind { group, plural, object } = kind;
+    fn demand_cover(&self, a: &Attributes<'_>, kind: EvaluatedObject<'_>, quotas: &[Arc<Value>]) -> Result<(), Status> {
+        let EvaluatedObject { group, plural, object } = kind;
         let about = |l: &&Value| tree::text(l, "/apiGroup") == group && tree::text(l, "/resource") == plural;
         let parts = self.limited.iter().filter(about).flat_map(|l| tree::strings(l, "/matchContains"));
         let parts: Vec<String> = parts.collect();
@@ -123,7 +123,7 @@ impl ResourceQuota {
         // Scopes are not asked which resource they were written for.
         let mut missing = Vec::new();
         for wanted in self.limited.iter().flat_map(|l| tree::list(l, "/matchScopes")) {
-            let scope = scopes::Scope::of(wanted);
+            let scope = scopes::QuotaScope::of(wanted);
             if scopes::is_in(&scope, group, plural, object)
                 && !quotas.iter().any(|q| scopes::covers(q, scope.name, group, plural, object))
             {
@@ -140,7 +140,7 @@ impl ResourceQuota {
     async fn store(
         &self,
         a: &Attributes<'_>,
-        kind: Kind<'_>,
+        kind: EvaluatedObject<'_>,
         mut quota: Arc<Value>,
         asked: &UsageRequest<'_>,
     ) -> Result<(), Status> {
@@ -166,13 +166,13 @@ impl ResourceQuota {
 
 /// An object and what it is.
 #[derive(Clone, Copy)]
-struct Kind<'a> {
+struct EvaluatedObject<'a> {
     group: &'a str,
     plural: &'a str,
     object: &'a Value,
 }
 
-impl Kind<'_> {
+impl EvaluatedObject<'_> {
     fn usage(&self) -> List {
         usage::usage_of(self.group, self.plural, self.object)
     }
@@ -185,18 +185,19 @@ struct UsageRequest<'a> {
     /// Increase over the stored object; the quota controller returns decreases.
     more: List,
     /// Stored object of an update: quotas that it did not match are charged the whole usage.
-    before: Option<Kind<'a>>,
+    before: Option<EvaluatedObject<'a>>,
     /// Quotas follow what is written to a status; they do not refuse it.
     follows: bool,
 }
 
 impl<'a> UsageRequest<'a> {
-    fn of(a: &Attributes<'a>, kind: Kind<'a>) -> Self {
+    fn of(a: &Attributes<'a>, kind: EvaluatedObject<'a>) -> Self {
         let positive = |mut list: List| {
             list.retain(|_, q| q.sign() > 0);
             list
         };
-        let before = a.old_object.filter(|_| a.operation == Operation::Update).map(|object| Kind { object, ..kind });
+        let before =
+            a.old_object.filter(|_| a.operation == Operation::Update).map(|object| EvaluatedObject { object, ..kind });
         let all = kind.usage();
         let more = before.map_or_else(|| all.clone(), |before| list::subtract(&all, &before.usage()));
         Self { all: positive(all), more: positive(more), before, follows: a.subresource == "status" }
@@ -209,8 +210,8 @@ impl<'a> UsageRequest<'a> {
 }
 
 /// The limits of a quota that an object counts towards, if there are any.
-fn concerned(quota: &Value, kind: Kind<'_>) -> Option<BTreeSet<String>> {
-    let Kind { group, plural, object } = kind;
+fn concerned(quota: &Value, kind: EvaluatedObject<'_>) -> Option<BTreeSet<String>> {
+    let EvaluatedObject { group, plural, object } = kind;
     if !scopes::matches(quota, group, plural, object) {
         return None;
     }
@@ -230,7 +231,7 @@ fn check_counted(quota: &Value, names: &BTreeSet<String>) -> Result<(), String> 
 }
 
 /// The quota with the request added to its usage; `None` when it does not count, an error when there is no room.
-fn raise(quota: &Value, kind: Kind<'_>, asked: &UsageRequest<'_>) -> Result<Option<Value>, String> {
+fn raise(quota: &Value, kind: EvaluatedObject<'_>, asked: &UsageRequest<'_>) -> Result<Option<Value>, String> {
     let Some(names) = concerned(quota, kind) else { return Ok(None) };
     check_counted(quota, &names)?;
     let (hard, used) = (list::read(quota, "/status/hard"), list::read(quota, "/status/used"));

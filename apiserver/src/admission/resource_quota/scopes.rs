@@ -7,14 +7,14 @@ use super::super::resource_list as list;
 use crate::machinery::tree;
 
 /// A scope, of a quota or of what is limited by the configuration.
-pub(super) struct Scope<'a> {
+pub(super) struct QuotaScope<'a> {
     /// Its name.
     pub(super) name: &'a str,
     operator: &'a str,
     values: Vec<String>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> QuotaScope<'a> {
     /// From an expression that selects.
     pub(super) fn of(expression: &'a Value) -> Self {
         let text = |field: &str| tree::text(expression, field);
@@ -22,10 +22,10 @@ impl<'a> Scope<'a> {
     }
 }
 
-fn scopes(quota: &Value) -> impl Iterator<Item = Scope<'_>> {
+fn scopes(quota: &Value) -> impl Iterator<Item = QuotaScope<'_>> {
     let plain = tree::list(quota, "/spec/scopes").iter().filter_map(Value::as_str);
-    let plain = plain.map(|name| Scope { name, operator: "Exists", values: Vec::new() });
-    plain.chain(tree::list(quota, "/spec/scopeSelector/matchExpressions").iter().map(Scope::of))
+    let plain = plain.map(|name| QuotaScope { name, operator: "Exists", values: Vec::new() });
+    plain.chain(tree::list(quota, "/spec/scopeSelector/matchExpressions").iter().map(QuotaScope::of))
 }
 
 /// Reports whether an object matches all scopes of a quota. Kinds without scopes match none.
@@ -34,7 +34,7 @@ pub(super) fn matches(quota: &Value, group: &str, plural: &str, object: &Value) 
 }
 
 /// Reports whether an object matches a scope.
-pub(super) fn is_in(scope: &Scope<'_>, group: &str, plural: &str, object: &Value) -> bool {
+pub(super) fn is_in(scope: &QuotaScope<'_>, group: &str, plural: &str, object: &Value) -> bool {
     match (group, plural) {
         ("", "pods") => pod(scope, object),
         ("", "persistentvolumeclaims") => claim(scope, object),
@@ -58,7 +58,7 @@ pub(super) fn terminates(pod: &Value) -> bool {
     tree::int(pod, "/spec/activeDeadlineSeconds").is_some_and(|s| s >= 0)
 }
 
-fn pod(scope: &Scope<'_>, pod: &Value) -> bool {
+fn pod(scope: &QuotaScope<'_>, pod: &Value) -> bool {
     match scope.name {
         "Terminating" => terminates(pod),
         "NotTerminating" => !terminates(pod),
@@ -70,7 +70,7 @@ fn pod(scope: &Scope<'_>, pod: &Value) -> bool {
     }
 }
 
-fn claim(scope: &Scope<'_>, claim: &Value) -> bool {
+fn claim(scope: &QuotaScope<'_>, claim: &Value) -> bool {
     scope.name == "VolumeAttributesClass" && selects(scope, &attributes_classes(claim))
 }
 
@@ -85,7 +85,7 @@ pub(super) fn attributes_classes(claim: &Value) -> [&str; 3] {
 }
 
 /// Reports whether a scope's operator selects one of the values, or their absence.
-fn selects(scope: &Scope<'_>, values: &[&str]) -> bool {
+fn selects(scope: &QuotaScope<'_>, values: &[&str]) -> bool {
     let values: Vec<&str> = values.iter().copied().filter(|v| !v.is_empty()).collect();
     let listed = |value: &&str| scope.values.iter().any(|v| v == value);
     match scope.operator {

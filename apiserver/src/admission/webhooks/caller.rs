@@ -23,9 +23,9 @@ use shared::status::Status;
 use shared::traces;
 use tokio_rustls::TlsConnector;
 
-use super::credentials::{Credentials, Identity};
-use super::redirect::Step;
-use super::target::Target;
+use super::credentials::{HostIdentity, WebhookCredentials};
+use super::redirect::CallStep;
+use super::target::WebhookAddress;
 use crate::api::Reader;
 use crate::crd::convert::WebhookClient;
 use crate::egress::{Egress, ProxyRefused};
@@ -58,10 +58,10 @@ pub struct Caller {
 
 /// A call.
 pub(in super::super) struct Call<'a> {
-    pub(in super::super) target: &'a Target,
+    pub(in super::super) target: &'a WebhookAddress,
     /// PEM of the authorities to trust; the system's when empty.
     pub(in super::super) bundle: &'a [u8],
-    pub(in super::super) identity: Identity,
+    pub(in super::super) identity: HostIdentity,
     /// With its query.
     pub(in super::super) path: String,
     pub(in super::super) body: Bytes,
@@ -95,7 +95,7 @@ impl From<String> for Failed {
 impl WebhookClient for Caller {
     async fn post_json(&self, client: &Value, timeout: Duration, body: &Value) -> Result<Vec<u8>, String> {
         let body = Bytes::from(body.to_string());
-        self.review(client, &Credentials::default(), timeout, body).await.map_err(|failed| failed.why)
+        self.review(client, &WebhookCredentials::default(), timeout, body).await.map_err(|failed| failed.why)
     }
 }
 
@@ -110,11 +110,11 @@ impl Caller {
     pub(super) async fn review(
         &self,
         client: &serde_json::Value,
-        credentials: &Credentials,
+        credentials: &WebhookCredentials,
         timeout: Duration,
         body: Bytes,
     ) -> Result<Vec<u8>, Failed> {
-        let target = Target::read(client)?;
+        let target = WebhookAddress::read(client)?;
         let bundle = match crate::machinery::tree::text(client, "/caBundle") {
             "" => Vec::new(),
             encoded => base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded)
@@ -130,7 +130,7 @@ impl Caller {
         let id = (Sha256::digest(call.bundle).into(), call.identity.id);
         let trust = self.trust(id, &call)?;
         let until = tokio::time::Instant::now() + call.timeout;
-        let mut step = Step::first(call.target, &call.path);
+        let mut step = CallStep::first(call.target, &call.path);
         loop {
             let failed = |why: String| Failed { why: format!("Post {:?}: {why}", step.url()), code: None };
             let answered = {
@@ -171,7 +171,7 @@ impl Caller {
     async fn exchange(
         &self,
         call: &Call<'_>,
-        step: &Step,
+        step: &CallStep,
         (id, trust): (TrustId, Arc<rustls::ClientConfig>),
     ) -> Result<HttpResponse, String> {
         let key = (step.target.host.clone(), id, call.identity.shown());
@@ -232,7 +232,7 @@ impl Caller {
         Ok(HttpResponse { code, text, location, body: body.to_bytes() })
     }
 
-    async fn connect(&self, target: &Target, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
+    async fn connect(&self, target: &WebhookAddress, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
         let address = target.address(self.reader.as_ref(), self.direct)?;
         let stream = self.egress.dial(target.network(), &address).await.map_err(|e| dial_error(&address, &e))?;
         let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
@@ -259,7 +259,7 @@ impl Caller {
 }
 
 /// A request in a span, where that which it is for has one.
-async fn asked<F: Future>(step: &Step, work: Pin<&mut F>) -> F::Output {
+async fn asked<F: Future>(step: &CallStep, work: Pin<&mut F>) -> F::Output {
     let method = if step.get { "GET" } else { "POST" };
     let span = traces::request(method, &step.target.host, || step.url());
     traces::within(span.as_ref(), work).await

@@ -14,7 +14,7 @@ use crate::machinery::tree;
 
 /// Client identity for one host.
 #[derive(Debug, Clone, Default)]
-pub(in super::super) struct Identity {
+pub(in super::super) struct HostIdentity {
     /// Names the certificate among the TLS set-ups.
     pub(super) id: usize,
     pub(super) pair: Option<Arc<ReloadingKey>>,
@@ -30,7 +30,7 @@ enum Secret {
     File(Arc<TokenFile>),
 }
 
-impl Identity {
+impl HostIdentity {
     /// `Authorization`, as it is now.
     pub(super) fn authorization(&self) -> Option<Vec<u8>> {
         match &self.secret {
@@ -49,8 +49,8 @@ impl Identity {
 
 /// Users by the hosts they are for.
 #[derive(Debug, Default)]
-pub(in super::super) struct Credentials {
-    users: Vec<(String, Identity)>,
+pub(in super::super) struct WebhookCredentials {
+    users: Vec<(String, HostIdentity)>,
 }
 
 fn content(user: &Value, field: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
@@ -88,7 +88,7 @@ fn pair(user: &Value, folder: &Path) -> Result<Option<Arc<ReloadingKey>>, String
     Ok(Some(Arc::new(ReloadingKey::from_pem(&pair).map_err(|e| e.to_string())?)))
 }
 
-fn identity(id: usize, user: &Value, folder: &Path) -> Result<Identity, String> {
+fn identity(id: usize, user: &Value, folder: &Path) -> Result<HostIdentity, String> {
     let (token, file, name) =
         (tree::text(user, "/token"), tree::text(user, "/tokenFile"), tree::text(user, "/username"));
     let secret = match (file, token, name) {
@@ -103,10 +103,10 @@ fn identity(id: usize, user: &Value, folder: &Path) -> Result<Identity, String> 
             Secret::File(Arc::new(file.map_err(|e| format!("unable to read tokenFile {path}: {e:#}"))?))
         }
     };
-    Ok(Identity { id, pair: pair(user, folder)?, secret })
+    Ok(HostIdentity { id, pair: pair(user, folder)?, secret })
 }
 
-impl Credentials {
+impl WebhookCredentials {
     /// Reads the kubeconfig; an empty path has no users.
     pub(in super::super) fn read(path: &str) -> Result<Self, String> {
         if path.is_empty() {
@@ -123,7 +123,7 @@ impl Credentials {
 
     /// Finds the identity for a host: by its own name with or without the port, by `*` for its first labels, or by `*`
     /// alone.
-    pub(super) fn of(&self, host: &str, port: &str) -> Identity {
+    pub(super) fn of(&self, host: &str, port: &str) -> HostIdentity {
         let full = format!("{host}:{port}");
         let exact = [full.as_str(), host];
         let wild = host.match_indices('.').map(|(at, _)| format!("*{}", &host[at..]));
@@ -140,7 +140,7 @@ fn kubeconfig(path: &str) -> Result<Value, String> {
 }
 
 /// The one server a kubeconfig is about: its address, the bundle to trust (PEM) and who to be.
-pub(in super::super) fn server(path: &str) -> Result<(String, Option<Vec<u8>>, Identity), String> {
+pub(in super::super) fn server(path: &str) -> Result<(String, Option<Vec<u8>>, HostIdentity), String> {
     let file = kubeconfig(path)?;
     let folder = Path::new(path).parent().unwrap_or(Path::new(""));
     let named = |list: &str, name: &str| {
@@ -189,7 +189,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("kubeconfig-{}", uuid::Uuid::new_v4()));
         let text = "users:\n- name: hook.ns.svc\n  user: {token: a}\n- name: '*.example.com'\n  user: {token: b}\n- name: other.ns.svc:8443\n  user: {username: u, password: p}\n- name: '*'\n  user: {token: d}\n";
         std::fs::write(&path, text).expect("a file");
-        let credentials = Credentials::read(&path.display().to_string()).expect("read");
+        let credentials = WebhookCredentials::read(&path.display().to_string()).expect("read");
         for (host, port, want) in [
             ("hook.ns.svc", "443", "Bearer a"),
             ("x.example.com", "443", "Bearer b"),
@@ -199,8 +199,8 @@ mod tests {
         ] {
             assert_eq!(credentials.of(host, port).authorization().as_deref(), Some(want.as_bytes()), "{host}");
         }
-        assert!(Credentials::default().of("x", "1").authorization().is_none());
+        assert!(WebhookCredentials::default().of("x", "1").authorization().is_none());
         std::fs::remove_file(&path).expect("removed");
-        assert!(Credentials::read("/nope").is_err_and(|e| e == "stat /nope: no such file or directory"));
+        assert!(WebhookCredentials::read("/nope").is_err_and(|e| e == "stat /nope: no such file or directory"));
     }
 }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use proto::merge::json_patch::Patch;
 use serde_json::{Value, json};
 use shared::status::Status;
-use shared::traces::{self, Kind};
+use shared::traces::{self, SpanKind};
 
 use super::matching::MatchRequest;
 use super::reinvocation::ReinvocationPlugin;
@@ -33,11 +33,11 @@ use crate::rows::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
 pub(crate) use caller::{count_outdated, dial_error, outdated};
-use credentials::Credentials;
-pub(super) use credentials::{Identity, server as kubeconfig_server};
+use credentials::WebhookCredentials;
+pub(super) use credentials::{HostIdentity, server as kubeconfig_server};
 use hook::Hook;
 use review::ReviewResponse;
-pub(crate) use target::Target;
+pub(crate) use target::WebhookAddress;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -71,7 +71,7 @@ const OK: u16 = 200;
 const UNAVAILABLE: u16 = 503;
 
 /// Dependencies of webhook calls.
-pub struct WebhookDeps {
+pub(crate) struct WebhookDeps {
     /// Watch cache.
     pub reader: Arc<dyn Reader>,
     /// Resources that are served.
@@ -100,26 +100,26 @@ impl WebhookDeps {
 /// The state both plugins share.
 struct Webhooks {
     means: WebhookDeps,
-    credentials: Credentials,
+    credentials: WebhookCredentials,
     phase: Phase,
 }
 
 /// Webhooks that may change objects.
-pub struct MutatingWebhooks(Webhooks);
+pub(super) struct MutatingWebhooks(Webhooks);
 
 /// Webhooks that may refuse objects.
-pub struct ValidatingWebhooks(Webhooks);
+pub(super) struct ValidatingWebhooks(Webhooks);
 
 impl MutatingWebhooks {
     /// Configurations from the cache, calls as the users of the plugin's `kubeConfigFile`.
-    pub fn new(means: WebhookDeps, configuration: &Value) -> Result<Self, Error> {
+    pub(super) fn new(means: WebhookDeps, configuration: &Value) -> Result<Self, Error> {
         Webhooks::new(means, configuration, MUTATING).map(Self)
     }
 }
 
 impl ValidatingWebhooks {
     /// Configurations from the cache, calls as the users of the plugin's `kubeConfigFile`.
-    pub fn new(means: WebhookDeps, configuration: &Value) -> Result<Self, Error> {
+    pub(super) fn new(means: WebhookDeps, configuration: &Value) -> Result<Self, Error> {
         Webhooks::new(means, configuration, VALIDATING).map(Self)
     }
 }
@@ -137,7 +137,7 @@ enum WebhookFailure {
 impl Webhooks {
     fn new(means: WebhookDeps, configuration: &Value, phase: Phase) -> Result<Self, Error> {
         let path = tree::text(configuration, "/kubeConfigFile");
-        let credentials = Credentials::read(path).map_err(Error::Configuration)?;
+        let credentials = WebhookCredentials::read(path).map_err(Error::Configuration)?;
         Ok(Self { means, credentials, phase })
     }
 
@@ -194,7 +194,7 @@ impl Webhooks {
         let body = Bytes::from(review::envelope(hook, request).to_string());
         let client = hook.spec().get("clientConfig").unwrap_or(super::NOTHING);
         let name = if self.phase.mutates { "Call mutating webhook" } else { "Call validating webhook" };
-        let span = traces::child(traces::OWN, name, Kind::Internal);
+        let span = traces::child(traces::OWN, name, SpanKind::Internal);
         let asking = pin!(self.means.caller.review(client, &self.credentials, hook.timeout(), body));
         let answered = traces::within(span.as_ref(), asking).await;
         if let Some(span) = span {

@@ -1,25 +1,25 @@
 //! Redirects of webhook responses, followed as Go's HTTP client does.
 
-use super::target::Target;
+use super::target::WebhookAddress;
 
 /// Most redirects of one call.
 const MOST: usize = 10;
 
 /// One request of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct CallStep {
     /// Asks for something and brings nothing: what becomes of a POST that is sent elsewhere for its answer.
     pub(super) get: bool,
-    pub(super) target: Target,
+    pub(super) target: WebhookAddress,
     /// With its query.
     pub(super) path: String,
     /// Redirects before it.
     followed: usize,
 }
 
-impl Step {
+impl CallStep {
     /// The first request of a call.
-    pub(super) fn first(target: &Target, path: &str) -> Self {
+    pub(super) fn first(target: &WebhookAddress, path: &str) -> Self {
         Self { get: false, target: target.clone(), path: path.to_owned(), followed: 0 }
     }
 
@@ -46,7 +46,7 @@ impl Step {
     }
 
     /// A location as seen from here.
-    fn resolve(&self, location: &str) -> Result<(Target, String), String> {
+    fn resolve(&self, location: &str) -> Result<(WebhookAddress, String), String> {
         let location = location.split('#').next().unwrap_or_default();
         let here = |path: String| Ok((self.target.clone(), path));
         let own = self.path.split('?').next().unwrap_or_default();
@@ -63,7 +63,7 @@ impl Step {
                 return here(format!("{folder}/{location}"));
             }
         };
-        let target = Target::at(&url).map_err(|_| format!("failed to parse Location header {location:?}"))?;
+        let target = WebhookAddress::at(&url).map_err(|_| format!("failed to parse Location header {location:?}"))?;
         let path = target.path.clone();
         if target.host == self.target.host {
             return here(path);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn redirect_targets() {
-        let first = Step::first(&Target::at("https://a:9443/x/y").expect("a target"), "/x/y?timeout=5s");
+        let first = CallStep::first(&WebhookAddress::at("https://a:9443/x/y").expect("a target"), "/x/y?timeout=5s");
         for (code, location, want) in [
             (200, "/z", None),
             (304, "/z", None),
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn redirect_loops_end() {
-        let mut step = Step::first(&Target::at("https://a/x").expect("a target"), "/x");
+        let mut step = CallStep::first(&WebhookAddress::at("https://a/x").expect("a target"), "/x");
         step = step.next(303, Some("/y")).expect("well formed").expect("a step");
         for _ in 1..10 {
             step = step.next(307, Some("/y")).expect("well formed").expect("a step");

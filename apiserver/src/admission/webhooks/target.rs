@@ -11,7 +11,7 @@ use crate::machinery::tree;
 
 /// Address of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct WebhookAddress {
     /// The name its certificate must have.
     pub(crate) server: String,
     pub(super) port: String,
@@ -29,7 +29,7 @@ struct Service {
     port: i64,
 }
 
-impl Target {
+impl WebhookAddress {
     /// Reads a `clientConfig`.
     pub(super) fn read(client: &Value) -> Result<Self, String> {
         let url = tree::text(client, "/url");
@@ -144,9 +144,9 @@ mod tests {
         for (url, want) in
             [("", "/"), ("/", "/"), ("//failing", "/failing"), ("/a/", "/a"), ("/a/./b/../c?q=1", "/a/c")]
         {
-            let at_url = Target::read(&json!({"url": format!("https://a{url}")})).expect("a URL");
+            let at_url = WebhookAddress::read(&json!({"url": format!("https://a{url}")})).expect("a URL");
             let of_service = json!({"service": {"namespace": "n", "name": "hook", "path": url}});
-            let of_service = Target::read(&of_service).expect("a service");
+            let of_service = WebhookAddress::read(&of_service).expect("a service");
             assert_eq!((at_url.path.as_str(), of_service.path.as_str()), (want, want), "{url}");
         }
     }
@@ -160,19 +160,19 @@ mod tests {
             "ports": [{"name": "web", "port": 9443}], "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": false}}, {"addresses": ["10.1.0.2"]}]});
         cluster.put("discovery.k8s.io", "endpointslices", slice);
         let client = |port: i64| json!({"service": {"namespace": "n", "name": "hook", "path": "/check", "port": port}});
-        let target = Target::read(&client(443)).expect("a target");
+        let target = WebhookAddress::read(&client(443)).expect("a target");
         assert_eq!(
             (target.server.as_str(), target.host.as_str(), target.path.as_str()),
             ("hook.n.svc", "hook.n.svc:443", "/check")
         );
         assert_eq!(target.address(&cluster, false).as_deref(), Ok("10.0.0.7:443"));
         assert_eq!(target.address(&cluster, true).as_deref(), Ok("10.1.0.2:9443"));
-        let other = Target::read(&client(8443)).expect("a target");
+        let other = WebhookAddress::read(&client(8443)).expect("a target");
         assert_eq!(other.address(&cluster, false), Err("no service port 8443 found for service \"hook\"".into()));
         cluster.remove("", "services", "n", "hook");
         assert_eq!(target.address(&cluster, false), Err("service \"hook\" not found".into()));
-        let url = Target::read(&json!({"url": "https://127.0.0.1:9443/x"})).expect("a URL");
+        let url = WebhookAddress::read(&json!({"url": "https://127.0.0.1:9443/x"})).expect("a URL");
         assert_eq!((url.address(&cluster, false).as_deref(), url.path.as_str()), (Ok("127.0.0.1:9443"), "/x"));
-        assert!(Target::read(&json!({"url": "http://a/x"})).is_err());
+        assert!(WebhookAddress::read(&json!({"url": "http://a/x"})).is_err());
     }
 }

@@ -7,7 +7,7 @@ use proto::merge::json_type;
 use serde_json::{Value, json};
 use shared::authn::UserInfo;
 
-use super::config::{Issuer, Mapping, Rule};
+use super::config::{ClaimRule, Issuer, Mapping};
 use crate::expressions::{Dialect, Scope};
 
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
@@ -93,12 +93,12 @@ pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, Stri
         extra.insert(CREDENTIAL.to_owned(), vec![format!("JTI={id}")]);
     }
     for rule in &issuer.rules {
-        if let Rule::Claim { claim, value } = rule {
+        if let ClaimRule::Claim { claim, value } = rule {
             required(claims, claim, value)?;
         }
     }
     for rule in &issuer.rules {
-        if let Rule::Expression { expression, message } = rule {
+        if let ClaimRule::Expression { expression, message } = rule {
             holds(&mut scope, expression, message)
                 .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))?;
         }
@@ -243,7 +243,7 @@ mod tests {
             username: by_claim("sub", ""),
             groups: by_claim("g", "p:"),
             uid: by_claim("id", ""),
-            rules: vec![Rule::Claim { claim: "hd".into(), value: "v".into() }],
+            rules: vec![ClaimRule::Claim { claim: "hd".into(), value: "v".into() }],
             ..Issuer::default()
         };
         for (groups, id, hd, want) in [
@@ -315,7 +315,7 @@ mod tests {
             groups: Mapping::Expression("claims.roles.split(',')".into()),
             uid: Mapping::Expression("claims.?id.orValue('')".into()),
             extra: vec![("example.com/tenant".into(), "claims.org".into())],
-            rules: vec![Rule::Expression {
+            rules: vec![ClaimRule::Expression {
                 expression: "claims.hd == 'example.com'".into(),
                 message: "the hosted domain".into(),
             }],
@@ -338,7 +338,7 @@ mod tests {
         );
         let required = Issuer {
             username: by_claim("sub", ""),
-            rules: vec![Rule::Claim { claim: "hd".into(), value: "a".into() }],
+            rules: vec![ClaimRule::Claim { claim: "hd".into(), value: "a".into() }],
             ..Issuer::default()
         };
         assert_eq!(

@@ -43,7 +43,7 @@ pub enum Mapping {
 
 /// Validation rule for claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rule {
+pub enum ClaimRule {
     /// A claim has a value.
     Claim {
         /// The claim.
@@ -84,7 +84,7 @@ pub struct Issuer {
     /// Extra: key and expression.
     pub extra: Vec<(String, String)>,
     /// Of the claims.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<ClaimRule>,
     /// Of the user: expression and message.
     pub user_rules: Vec<(String, String)>,
 }
@@ -190,7 +190,7 @@ fn from_oidc(flags: &FlagSet) -> Result<Issuer, String> {
         "" => Mapping::None,
         claim => Mapping::Claim { claim: claim.to_owned(), prefix: text("groups-prefix") },
     };
-    let rules = flags.map("oidc-required-claim").into_iter().map(|(claim, value)| Rule::Claim { claim, value });
+    let rules = flags.map("oidc-required-claim").into_iter().map(|(claim, value)| ClaimRule::Claim { claim, value });
     Ok(Issuer {
         url,
         ca,

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::keys::Keys;
-use super::source::Source;
-use super::{Provider, Token};
+use super::source::IssuerClient;
+use super::{IssuerProvider, Token};
 use crate::machinery::tree;
 
 /// Most issuers of other tokens.
@@ -50,12 +50,12 @@ fn endpoint(claims: &Value, claim: &str) -> Result<Option<Endpoint>, String> {
 
 /// Resolver of distributed claims.
 pub(super) struct Distributed {
-    source: Source,
+    source: IssuerClient,
     issuers: Mutex<HashMap<String, Arc<Keys>>>,
 }
 
 impl Distributed {
-    pub(super) fn new(source: Source) -> Self {
+    pub(super) fn new(source: IssuerClient) -> Self {
         Self { source, issuers: Mutex::default() }
     }
 
@@ -87,7 +87,7 @@ impl Distributed {
     }
 }
 
-impl Provider {
+impl IssuerProvider {
     /// Adds a claim that is elsewhere.
     pub(super) async fn complete(&self, claims: &mut Value, claim: &str, now: f64) -> Result<(), String> {
         let Some(Endpoint { url, token }) = endpoint(claims, claim)? else { return Ok(()) };

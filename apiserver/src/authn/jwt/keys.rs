@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::fetches::Fetches;
 use super::lifetime::lifetime;
-use super::source::Source;
+use super::source::IssuerClient;
 use crate::machinery::tree;
 
 /// Between attempts to reach an issuer.
@@ -74,20 +74,20 @@ impl VerifyingKey {
     }
 }
 
-struct Key {
+struct VerificationKey {
     id: String,
     checked: VerifyingKey,
 }
 
 /// Once the issuer has said who it is.
-struct Known {
+struct KnownIssuer {
     jwks: Remote,
-    keys: Vec<Key>,
+    keys: Vec<VerificationKey>,
     /// Until when the issuer keeps to them.
     lasting: Option<Instant>,
 }
 
-impl Known {
+impl KnownIssuer {
     fn lasts(&self) -> bool {
         self.lasting.is_some_and(|until| Instant::now() + AHEAD <= until)
     }
@@ -118,8 +118,8 @@ impl FetchState {
 pub(super) struct Keys {
     issuer: String,
     discovery: String,
-    source: Source,
-    known: ArcSwapOption<Known>,
+    source: IssuerClient,
+    known: ArcSwapOption<KnownIssuer>,
     /// Tells of keys that are fetched, where that is measured.
     fetches: Option<Fetches>,
     /// Held while something is fetched. Who waited for that does not try again.
@@ -127,7 +127,7 @@ pub(super) struct Keys {
 }
 
 /// Fetches the discovery document of an issuer.
-async fn document(source: &Source, remote: &Remote) -> Result<Value, String> {
+async fn document(source: &IssuerClient, remote: &Remote) -> Result<Value, String> {
     let reply = source.get(remote, None).await?;
     match refusal(&reply) {
         Some((status, body)) => Err(format!("{status}: {body}")),
@@ -149,7 +149,7 @@ fn parsed(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|e| e.to_string())
 }
 
-async fn key_set(source: &Source, jwks: &Remote) -> Result<(Reply, Value), String> {
+async fn key_set(source: &IssuerClient, jwks: &Remote) -> Result<(Reply, Value), String> {
     let reply = source.get(jwks, None).await.map_err(|e| format!("oidc: get keys failed {e}"))?;
     if let Some((status, body)) = refusal(&reply) {
         return Err(format!("oidc: get keys failed: {status} {body}"));
@@ -160,11 +160,11 @@ async fn key_set(source: &Source, jwks: &Remote) -> Result<(Reply, Value), Strin
 }
 
 /// Keys that cannot be used are left out: an issuer may have others.
-fn read(set: &Value) -> Vec<Key> {
+fn read(set: &Value) -> Vec<VerificationKey> {
     let usable = |key: &Value| {
         let signs = matches!(tree::text(key, "/use"), "" | "sig");
         let checked = VerifyingKey::of(key).filter(|_| signs)?;
-        Some(Key { id: tree::text(key, "/kid").to_owned(), checked })
+        Some(VerificationKey { id: tree::text(key, "/kid").to_owned(), checked })
     };
     // A symmetric key would let whoever reads it make tokens.
     let asymmetric = |key: &&Value| tree::text(key, "/kty") != "oct";
@@ -173,7 +173,7 @@ fn read(set: &Value) -> Vec<Key> {
 
 impl Keys {
     /// Of an issuer, whose document may be in another place than the usual one.
-    pub(super) fn new(issuer: &str, discovery: Option<&str>, source: Source, fetches: Option<Fetches>) -> Self {
+    pub(super) fn new(issuer: &str, discovery: Option<&str>, source: IssuerClient, fetches: Option<Fetches>) -> Self {
         let well_known = || format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         Self {
             issuer: issuer.to_owned(),
@@ -236,7 +236,7 @@ impl Keys {
             return Err("provider did not return JWKS URL".to_owned());
         }
         let jwks = self.source.remote(place)?;
-        self.known.store(Some(Known { jwks, keys: Vec::new(), lasting: None }.into()));
+        self.known.store(Some(KnownIssuer { jwks, keys: Vec::new(), lasting: None }.into()));
         Ok(())
     }
 
@@ -257,14 +257,14 @@ impl Keys {
     }
 
     /// The keys as they are published; told where that is measured.
-    async fn fetch(&self, jwks: &Remote) -> Result<Known, String> {
+    async fn fetch(&self, jwks: &Remote) -> Result<KnownIssuer, String> {
         let found = key_set(&self.source, jwks).await;
         if let Some(fetches) = &self.fetches {
             fetches.record(found.as_ref().ok().map(|(reply, _)| &*reply.body));
         }
         let (reply, set) = found?;
         let lasting = lifetime(&reply.headers, jiff::Timestamp::now());
-        Ok(Known { jwks: jwks.clone(), keys: read(&set), lasting: Instant::now().checked_add(lasting) })
+        Ok(KnownIssuer { jwks: jwks.clone(), keys: read(&set), lasting: Instant::now().checked_add(lasting) })
     }
 
     fn verified(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> bool {
@@ -347,10 +347,10 @@ mod tests {
                 Ok(near)
             })
         });
-        let source = Source { ca: None, dialer: Some(dialer) };
+        let source = IssuerClient { ca: None, dialer: Some(dialer) };
         let keys = Keys::new("http://issuer", None, source.clone(), None);
         let jwks = source.remote("http://issuer/keys").expect("a remote");
-        keys.known.store(Some(Known { jwks, keys: Vec::new(), lasting: None }.into()));
+        keys.known.store(Some(KnownIssuer { jwks, keys: Vec::new(), lasting: None }.into()));
         keys
     }
 

@@ -33,7 +33,7 @@ use config::{Issuer, Mapping};
 use distributed::Distributed;
 use fetches::Fetches;
 use keys::Keys;
-use source::Source;
+use source::IssuerClient;
 
 /// Seconds a token may be ahead of this machine's clock.
 const EARLY: f64 = 60.0;
@@ -42,7 +42,7 @@ const EARLY: f64 = 60.0;
 const BUCKETS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// One issuer.
-struct Provider {
+struct IssuerProvider {
     issuer: Issuer,
     keys: Arc<Keys>,
     distributed: Distributed,
@@ -52,7 +52,7 @@ struct Provider {
 /// The issuers in force. They stop fetching when dropped.
 #[derive(Default)]
 pub struct Issuers {
-    providers: Vec<Provider>,
+    providers: Vec<IssuerProvider>,
     /// Ends the background work.
     stop: Option<tokio_util::sync::DropGuard>,
 }
@@ -76,7 +76,7 @@ impl Issuers {
             issuers.iter().map(|issuer| issuer.egress.map(|to| egress.demanded(to)).transpose()).collect();
         let dialers = dialers.map_err(|why| format!("oidc: {why}"))?;
         for (issuer, dialer) in issuers.into_iter().zip(dialers) {
-            let source = Source { ca: issuer.ca.clone(), dialer };
+            let source = IssuerClient { ca: issuer.ca.clone(), dialer };
             let fetches = measured.then(|| Fetches::new(&issuer.url));
             let keys = Arc::new(Keys::new(&issuer.url, issuer.discovery.as_deref(), source.clone(), fetches));
             let (work, until) = (keys.clone(), stop.clone());
@@ -88,7 +88,7 @@ impl Issuers {
             });
             let hash = hashed(issuer.url.as_bytes());
             let distributed = Distributed::new(source);
-            providers.push(Provider { issuer, keys, distributed, hash });
+            providers.push(IssuerProvider { issuer, keys, distributed, hash });
         }
         Ok(Self { providers, stop: Some(stop.drop_guard()) })
     }
@@ -121,7 +121,7 @@ impl Jwt {
     pub fn replace(&self, issuers: Issuers) {
         let fresh = Arc::new(issuers);
         let old = self.issuers.swap(fresh.clone());
-        let stays = |gone: &Provider| fresh.providers.iter().any(|p| p.issuer.url == gone.issuer.url);
+        let stays = |gone: &IssuerProvider| fresh.providers.iter().any(|p| p.issuer.url == gone.issuer.url);
         old.providers.iter().filter(|p| !stays(p)).for_each(|gone| gone.keys.remove_metrics());
     }
 
@@ -129,7 +129,7 @@ impl Jwt {
     async fn check(&self, token: &str, now: f64) -> Result<Option<Identity>, AuthnError> {
         let Some(token) = Token::read(token) else { return Ok(None) };
         let issuers = self.issuers.load_full();
-        let own = |p: &&Provider| p.issuer.url == token.issuer();
+        let own = |p: &&IssuerProvider| p.issuer.url == token.issuer();
         let Some(provider) = issuers.providers.iter().find(own) else { return Ok(None) };
         let started = std::time::Instant::now();
         let outcome = provider.check(token, now).await;
@@ -169,7 +169,7 @@ fn latency() -> HistogramVec {
     )
 }
 
-impl Provider {
+impl IssuerProvider {
     async fn check(&self, token: Token<'_>, now: f64) -> Result<Identity, String> {
         if !self.keys.is_known() {
             return Err("oidc: authenticator not initialized".to_owned());

@@ -15,14 +15,14 @@ const REDIRECTS: usize = 10;
 
 /// HTTP client for issuers.
 #[derive(Clone, Default)]
-pub(super) struct Source {
+pub(super) struct IssuerClient {
     /// Certificate authority (PEM); the system's when absent.
     pub(super) ca: Option<String>,
     /// Opens the connections, where they do not go straight.
     pub(super) dialer: Option<Dialer>,
 }
 
-impl Source {
+impl IssuerClient {
     pub(super) fn remote(&self, url: &str) -> Result<Remote, String> {
         let trust = self.ca.as_deref().map(str::as_bytes);
         Remote::to(url, trust, self.dialer.clone()).map_err(|e| e.to_string())
@@ -109,7 +109,7 @@ mod tests {
                 Ok(near)
             })
         });
-        let source = Source { ca: None, dialer: Some(dialer) };
+        let source = IssuerClient { ca: None, dialer: Some(dialer) };
         let first = source.remote("http://a/first").expect("a remote");
         let why = source.get(&first, Some("t")).await.map(|reply| reply.code);
         assert_eq!(why, Err("Get \"http://b/third\": stopped after 10 redirects".to_owned()));

@@ -15,7 +15,7 @@ use crate::machinery::tree;
 
 /// Kind of a vertex's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum VertexKind {
     /// Pod.
     Pod,
     /// Secret.
@@ -38,7 +38,7 @@ pub enum Kind {
     PodCertificateRequest,
 }
 
-type Vertex = (Kind, String, String);
+type Vertex = (VertexKind, String, String);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct PodEntry {
@@ -88,11 +88,11 @@ impl Observer for Graph {
 }
 
 /// Of what names its node itself.
-fn direct(plural: &str) -> Option<Kind> {
+fn direct(plural: &str) -> Option<VertexKind> {
     match plural {
-        "volumeattachments" => Some(Kind::VolumeAttachment),
-        "resourceslices" => Some(Kind::ResourceSlice),
-        "podcertificaterequests" => Some(Kind::PodCertificateRequest),
+        "volumeattachments" => Some(VertexKind::VolumeAttachment),
+        "resourceslices" => Some(VertexKind::ResourceSlice),
+        "podcertificaterequests" => Some(VertexKind::PodCertificateRequest),
         _ => None,
     }
 }
@@ -143,7 +143,8 @@ impl Graph {
         let Some(object) = object else { return };
         let claim_name = tree::text(object, "/spec/claimRef/name");
         let claim_namespace = tree::text(object, "/spec/claimRef/namespace");
-        let claim = (!claim_name.is_empty()).then(|| (Kind::Claim, claim_namespace.to_owned(), claim_name.to_owned()));
+        let claim =
+            (!claim_name.is_empty()).then(|| (VertexKind::Claim, claim_namespace.to_owned(), claim_name.to_owned()));
         let secrets = volume_secrets(object, claim_namespace);
         for secret in &secrets {
             self.volume_secrets.entry(secret.clone()).or_default().insert(name.to_owned());
@@ -152,17 +153,17 @@ impl Graph {
     }
 
     /// Reports whether an object is related to a node.
-    pub fn related(&self, node: &str, kind: Kind, namespace: &str, name: &str) -> bool {
+    pub fn related(&self, node: &str, kind: VertexKind, namespace: &str, name: &str) -> bool {
         match kind {
-            Kind::Pod => self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|p| p.node == node),
-            Kind::VolumeAttachment | Kind::ResourceSlice | Kind::PodCertificateRequest => {
+            VertexKind::Pod => self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|p| p.node == node),
+            VertexKind::VolumeAttachment | VertexKind::ResourceSlice | VertexKind::PodCertificateRequest => {
                 self.direct.get(&(kind, namespace.to_owned(), name.to_owned())).is_some_and(|n| n == node)
             }
-            Kind::Volume => self.volume_related(node, name),
+            VertexKind::Volume => self.volume_related(node, name),
             _ => {
                 let vertex = (kind, namespace.to_owned(), name.to_owned());
                 self.used_on(node, &vertex)
-                    || (kind == Kind::Secret
+                    || (kind == VertexKind::Secret
                         && self
                             .volume_secrets
                             .get(&vertex)
@@ -196,13 +197,13 @@ fn volume_secrets(volume: &Value, claim_namespace: &str) -> Vec<Vertex> {
             if let Some(name) = source.get(field).and_then(|r| r.get("name")).and_then(Value::as_str) {
                 let own = source.get(field).map_or("", |r| tree::text(r, "/namespace"));
                 let namespace = if own.is_empty() { claim_namespace } else { own };
-                found.push((Kind::Secret, namespace.to_owned(), name.to_owned()));
+                found.push((VertexKind::Secret, namespace.to_owned(), name.to_owned()));
             }
         }
         if let Some(name) = source.get("secretName").and_then(Value::as_str) {
             let own = tree::text(source, "/secretNamespace");
             let namespace = if own.is_empty() { claim_namespace } else { own };
-            found.push((Kind::Secret, namespace.to_owned(), name.to_owned()));
+            found.push((VertexKind::Secret, namespace.to_owned(), name.to_owned()));
         }
     }
     found
@@ -273,27 +274,27 @@ fn references(namespace: &str, name: &str, pod: &Value) -> BTreeSet<Vertex> {
     if tree::annotation(pod, MIRROR).is_some() {
         return refs;
     }
-    let mut add = |kind: Kind, name: &str| {
+    let mut add = |kind: VertexKind, name: &str| {
         if !name.is_empty() {
             refs.insert((kind, namespace.to_owned(), name.to_owned()));
         }
     };
-    add(Kind::ServiceAccount, tree::text(pod, "/spec/serviceAccountName"));
-    pod_secrets(pod).iter().for_each(|s| add(Kind::Secret, s));
-    pod_config_maps(pod).iter().for_each(|c| add(Kind::ConfigMap, c));
+    add(VertexKind::ServiceAccount, tree::text(pod, "/spec/serviceAccountName"));
+    pod_secrets(pod).iter().for_each(|s| add(VertexKind::Secret, s));
+    pod_config_maps(pod).iter().for_each(|c| add(VertexKind::ConfigMap, c));
     for volume in tree::list(pod, "/spec/volumes") {
-        add(Kind::Claim, tree::text(volume, "/persistentVolumeClaim/claimName"));
+        add(VertexKind::Claim, tree::text(volume, "/persistentVolumeClaim/claimName"));
         if tree::has(volume, "/ephemeral") {
-            add(Kind::Claim, &ephemeral_claim(name, tree::text(volume, "/name")));
+            add(VertexKind::Claim, &ephemeral_claim(name, tree::text(volume, "/name")));
         }
     }
     for claim in tree::list(pod, "/spec/resourceClaims") {
-        add(Kind::ResourceClaim, tree::text(claim, "/resourceClaimName"));
+        add(VertexKind::ResourceClaim, tree::text(claim, "/resourceClaimName"));
     }
     for status in tree::list(pod, "/status/resourceClaimStatuses") {
-        add(Kind::ResourceClaim, tree::text(status, "/resourceClaimName"));
+        add(VertexKind::ResourceClaim, tree::text(status, "/resourceClaimName"));
     }
-    add(Kind::ResourceClaim, tree::text(pod, "/status/extendedResourceClaimStatus/resourceClaimName"));
+    add(VertexKind::ResourceClaim, tree::text(pod, "/status/extendedResourceClaimStatus/resourceClaimName"));
     refs
 }
 
@@ -324,33 +325,33 @@ mod tests {
     fn node_reaches_the_objects_of_its_pods() {
         let graph = sample();
         for (kind, namespace, name) in [
-            (Kind::Pod, "a", "p1"),
-            (Kind::Secret, "a", "pull"),
-            (Kind::Secret, "a", "env"),
-            (Kind::Secret, "a", "proj"),
-            (Kind::ConfigMap, "a", "cm"),
-            (Kind::ConfigMap, "a", "ca"),
-            (Kind::Claim, "a", "data"),
-            (Kind::Claim, "a", "p1-e"),
-            (Kind::Volume, "", "pv1"),
-            (Kind::Secret, "drivers", "stage"),
-            (Kind::ServiceAccount, "a", "sa"),
-            (Kind::VolumeAttachment, "", "va1"),
-            (Kind::PodCertificateRequest, "a", "pcr"),
+            (VertexKind::Pod, "a", "p1"),
+            (VertexKind::Secret, "a", "pull"),
+            (VertexKind::Secret, "a", "env"),
+            (VertexKind::Secret, "a", "proj"),
+            (VertexKind::ConfigMap, "a", "cm"),
+            (VertexKind::ConfigMap, "a", "ca"),
+            (VertexKind::Claim, "a", "data"),
+            (VertexKind::Claim, "a", "p1-e"),
+            (VertexKind::Volume, "", "pv1"),
+            (VertexKind::Secret, "drivers", "stage"),
+            (VertexKind::ServiceAccount, "a", "sa"),
+            (VertexKind::VolumeAttachment, "", "va1"),
+            (VertexKind::PodCertificateRequest, "a", "pcr"),
         ] {
             assert!(graph.related("n1", kind, namespace, name), "{kind:?} {namespace}/{name}");
             assert!(!graph.related("n2", kind, namespace, name), "{kind:?} {namespace}/{name} from another node");
         }
-        assert!(!graph.related("n1", Kind::Secret, "b", "env"));
-        assert!(!graph.related("n1", Kind::Secret, "a", "other"));
+        assert!(!graph.related("n1", VertexKind::Secret, "b", "env"));
+        assert!(!graph.related("n1", VertexKind::Secret, "a", "other"));
     }
 
     #[test]
     fn deleting_a_pod_removes_its_edges() {
         let mut graph = sample();
         graph.observe("pods", "a", "p1", None);
-        assert!(!graph.related("n1", Kind::Secret, "a", "env"));
-        assert!(!graph.related("n1", Kind::Volume, "", "pv1"));
+        assert!(!graph.related("n1", VertexKind::Secret, "a", "env"));
+        assert!(!graph.related("n1", VertexKind::Volume, "", "pv1"));
         assert!(graph.users.is_empty());
     }
 
@@ -360,7 +361,7 @@ mod tests {
         let pod = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}},
             "spec": {"nodeName": "n1", "imagePullSecrets": [{"name": "pull"}]}});
         graph.observe("pods", "a", "m", Some(&pod));
-        assert!(graph.related("n1", Kind::Pod, "a", "m"));
-        assert!(!graph.related("n1", Kind::Secret, "a", "pull"));
+        assert!(graph.related("n1", VertexKind::Pod, "a", "m"));
+        assert!(!graph.related("n1", VertexKind::Secret, "a", "pull"));
     }
 }

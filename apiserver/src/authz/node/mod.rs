@@ -11,7 +11,7 @@ use std::sync::Arc;
 use shared::authn::UserInfo;
 use shared::authz::{Attributes, Decision};
 
-pub use graph::{Graph, Kind, pod_config_maps, pod_secrets};
+pub use graph::{Graph, VertexKind, pod_config_maps, pod_secrets};
 
 use super::follow::Follower;
 use super::rbac::Rule;
@@ -75,13 +75,15 @@ impl NodeAuthorizer {
         if request.resource_request {
             let ask = Ask { on: self, node, request };
             match (request.api_group.as_str(), request.resource.as_str()) {
-                ("", "secrets") => return ask.read(Kind::Secret),
-                ("", "configmaps") => return ask.read(Kind::ConfigMap),
-                ("", "persistentvolumeclaims") if request.subresource == "status" => return ask.status(Kind::Claim),
-                ("", "persistentvolumeclaims") => return ask.get(Kind::Claim),
-                ("", "persistentvolumes") => return ask.get(Kind::Volume),
-                ("resource.k8s.io", "resourceclaims") => return ask.get(Kind::ResourceClaim),
-                ("storage.k8s.io", "volumeattachments") => return ask.get(Kind::VolumeAttachment),
+                ("", "secrets") => return ask.read(VertexKind::Secret),
+                ("", "configmaps") => return ask.read(VertexKind::ConfigMap),
+                ("", "persistentvolumeclaims") if request.subresource == "status" => {
+                    return ask.status(VertexKind::Claim);
+                }
+                ("", "persistentvolumeclaims") => return ask.get(VertexKind::Claim),
+                ("", "persistentvolumes") => return ask.get(VertexKind::Volume),
+                ("resource.k8s.io", "resourceclaims") => return ask.get(VertexKind::ResourceClaim),
+                ("storage.k8s.io", "volumeattachments") => return ask.get(VertexKind::VolumeAttachment),
                 ("", "serviceaccounts") => return ask.service_account(),
                 ("coordination.k8s.io", "leases") => return ask.lease(),
                 ("storage.k8s.io", "csinodes") => return ask.csi_node(),
@@ -111,7 +113,7 @@ impl Ask<'_> {
         self.request.name == self.node
     }
 
-    fn related(&self, kind: Kind) -> NodeDecision {
+    fn related(&self, kind: VertexKind) -> NodeDecision {
         let (namespace, name) = (&self.request.namespace, &self.request.name);
         if self.on.graph.read().related(self.node, kind, namespace, name) {
             allow()
@@ -120,14 +122,14 @@ impl Ask<'_> {
         }
     }
 
-    fn named(&self, kind: Kind) -> NodeDecision {
+    fn named(&self, kind: VertexKind) -> NodeDecision {
         if self.request.name.is_empty() {
             return no("No Object name found");
         }
         self.related(kind)
     }
 
-    fn read(&self, kind: Kind) -> NodeDecision {
+    fn read(&self, kind: VertexKind) -> NodeDecision {
         if !matches!(self.verb(), "get" | "list" | "watch") {
             return no("can only read resources of this type");
         }
@@ -140,7 +142,7 @@ impl Ask<'_> {
         self.named(kind)
     }
 
-    fn get(&self, kind: Kind) -> NodeDecision {
+    fn get(&self, kind: VertexKind) -> NodeDecision {
         if self.verb() != "get" {
             return no("can only get individual resources of this type");
         }
@@ -150,7 +152,7 @@ impl Ask<'_> {
         self.named(kind)
     }
 
-    fn status(&self, kind: Kind) -> NodeDecision {
+    fn status(&self, kind: VertexKind) -> NodeDecision {
         if !matches!(self.verb(), "update" | "patch") {
             return no("can only get/update/patch this type");
         }
@@ -159,7 +161,7 @@ impl Ask<'_> {
 
     fn service_account(&self) -> NodeDecision {
         if self.verb() == "get" && self.request.subresource.is_empty() {
-            return self.read(Kind::ServiceAccount);
+            return self.read(VertexKind::ServiceAccount);
         }
         if self.verb() != "create" || self.request.name.is_empty() {
             return no("can only create tokens for individual service accounts");
@@ -167,7 +169,7 @@ impl Ask<'_> {
         if self.request.subresource != "token" {
             return no("can only create token subresource of serviceaccount");
         }
-        self.related(Kind::ServiceAccount)
+        self.related(VertexKind::ServiceAccount)
     }
 
     fn lease(&self) -> NodeDecision {
@@ -202,7 +204,7 @@ impl Ask<'_> {
         }
         match self.verb() {
             "create" => allow(),
-            "get" | "update" | "patch" | "delete" => self.named(Kind::ResourceSlice),
+            "get" | "update" | "patch" | "delete" => self.named(VertexKind::ResourceSlice),
             "watch" | "list" | "deletecollection" if self.selects("spec.nodeName") => allow(),
             "watch" | "list" | "deletecollection" => {
                 no("can only list/watch/deletecollection resourceslices with nodeName field selector")
@@ -219,7 +221,7 @@ impl Ask<'_> {
         }
         match self.verb() {
             "create" => allow(),
-            "get" => self.named(Kind::PodCertificateRequest),
+            "get" => self.named(VertexKind::PodCertificateRequest),
             "list" | "watch" if self.selects("spec.nodeName") => allow(),
             "list" | "watch" => no("can only list/watch podcertificaterequests with nodeName field selector"),
             verb => no(format!("nodes may not {verb} podcertificaterequests")),
@@ -242,7 +244,7 @@ impl Ask<'_> {
 
     fn pod(&self) -> NodeDecision {
         match (self.request.subresource.as_str(), self.verb()) {
-            ("", "get") => self.named(Kind::Pod),
+            ("", "get") => self.named(VertexKind::Pod),
             ("", "list" | "watch") if self.selects("spec.nodeName") => allow(),
             ("", "list" | "watch") => no("can only list/watch pods with spec.nodeName field selector"),
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => allow(),

@@ -60,7 +60,7 @@ impl Subject {
 }
 
 #[derive(Debug)]
-struct Binding {
+struct IndexedBinding {
     name: String,
     namespace: String,
     role: RoleRef,
@@ -69,8 +69,8 @@ struct Binding {
     subjects: Vec<Subject>,
 }
 
-impl Binding {
-    fn read(namespace: &str, object: &Value, slot: usize) -> Binding {
+impl IndexedBinding {
+    fn read(namespace: &str, object: &Value, slot: usize) -> IndexedBinding {
         let subjects = tree::list(object, "/subjects")
             .iter()
             .map(|s| {
@@ -81,7 +81,7 @@ impl Binding {
             })
             .collect();
         let (name, role) = (tree::name(object).to_owned(), RoleRef::from_binding(object));
-        Binding { name, namespace: namespace.to_owned(), role, slot, subjects }
+        IndexedBinding { name, namespace: namespace.to_owned(), role, slot, subjects }
     }
 
     fn reason(&self, subject: &Subject) -> String {
@@ -97,9 +97,9 @@ impl Binding {
 /// The bindings of one scope, found by user or group.
 #[derive(Debug, Default)]
 struct Bindings {
-    by_name: BTreeMap<String, Arc<Binding>>,
-    users: HashMap<String, Vec<(Arc<Binding>, usize)>>,
-    groups: HashMap<String, Vec<(Arc<Binding>, usize)>>,
+    by_name: BTreeMap<String, Arc<IndexedBinding>>,
+    users: HashMap<String, Vec<(Arc<IndexedBinding>, usize)>>,
+    groups: HashMap<String, Vec<(Arc<IndexedBinding>, usize)>>,
 }
 
 impl Bindings {
@@ -121,7 +121,7 @@ impl Bindings {
         Some(old.slot)
     }
 
-    fn insert(&mut self, binding: Binding) {
+    fn insert(&mut self, binding: IndexedBinding) {
         let binding = Arc::new(binding);
         for (at, subject) in binding.subjects.iter().enumerate() {
             let list = match (subject.user(), subject.kind.as_str()) {
@@ -135,7 +135,7 @@ impl Bindings {
         self.by_name.insert(binding.name.clone(), binding);
     }
 
-    fn of<'a>(&'a self, user: &'a UserInfo) -> impl Iterator<Item = &'a (Arc<Binding>, usize)> {
+    fn of<'a>(&'a self, user: &'a UserInfo) -> impl Iterator<Item = &'a (Arc<IndexedBinding>, usize)> {
         self.users
             .get(user.name.as_str())
             .into_iter()
@@ -155,7 +155,7 @@ pub enum RuleVisit<'a> {
 /// Explains a rule when asked: the text is only built for the one that matters.
 #[derive(Clone, Copy)]
 pub struct Explanation<'a> {
-    binding: &'a Binding,
+    binding: &'a IndexedBinding,
     subject: usize,
 }
 
@@ -295,7 +295,7 @@ impl Index {
             let role = RoleRef::from_binding(object);
             let slot = self.roles.place(scope_of(&role, namespace), &role.name);
             self.roles.slots[slot].bindings += 1;
-            bindings.insert(Binding::read(namespace, object, slot));
+            bindings.insert(IndexedBinding::read(namespace, object, slot));
         }
         if bindings.by_name.is_empty() {
             self.bindings.remove(namespace);

@@ -110,17 +110,17 @@ pub struct Webhook {
     counters: Counters,
 }
 
-enum Failure {
+enum WebhookFailure {
     /// Another try may help.
     Passing(String),
     Timeout(String),
     Lasting(String),
 }
 
-impl Failure {
+impl WebhookFailure {
     fn text(self) -> String {
         match self {
-            Failure::Passing(text) | Failure::Timeout(text) | Failure::Lasting(text) => text,
+            WebhookFailure::Passing(text) | WebhookFailure::Timeout(text) | WebhookFailure::Lasting(text) => text,
         }
     }
 }
@@ -221,12 +221,12 @@ impl Webhook {
             let outcome = self.ask_once(body.clone()).await;
             let result = match &outcome {
                 Ok(_) => "success",
-                Err(Failure::Timeout(_)) => "timeout",
+                Err(WebhookFailure::Timeout(_)) => "timeout",
                 Err(_) => "error",
             };
             let labels = [self.options.name.as_str(), result];
             let failure = match outcome {
-                Err(Failure::Passing(_)) if left > 0 => {
+                Err(WebhookFailure::Passing(_)) if left > 0 => {
                     backoff.wait().await;
                     continue;
                 }
@@ -237,15 +237,15 @@ impl Webhook {
             if failure.is_err() && self.options.on_error == Decision::NoOpinion {
                 self.counters.fail_open.with_label_values(&labels).inc();
             }
-            return failure.map_err(Failure::text);
+            return failure.map_err(WebhookFailure::text);
         }
     }
 
-    async fn ask_once(&self, body: Bytes) -> Result<Value, Failure> {
+    async fn ask_once(&self, body: Bytes) -> Result<Value, WebhookFailure> {
         let reply = self.remote.post(body, self.options.timeout).await.map_err(|error| match error {
-            RemoteError::Connection { reset: true, .. } => Failure::Passing(error.to_string()),
-            RemoteError::Deadline(_) => Failure::Timeout(error.to_string()),
-            error => Failure::Lasting(error.to_string()),
+            RemoteError::Connection { reset: true, .. } => WebhookFailure::Passing(error.to_string()),
+            RemoteError::Deadline(_) => WebhookFailure::Timeout(error.to_string()),
+            error => WebhookFailure::Lasting(error.to_string()),
         })?;
         status_of(&reply)
     }
@@ -265,16 +265,16 @@ impl Webhook {
     }
 }
 
-fn status_of(reply: &Reply) -> Result<Value, Failure> {
+fn status_of(reply: &Reply) -> Result<Value, WebhookFailure> {
     if !reply.is_success() {
         let text = reply.failure();
-        return Err(if reply.may_pass() { Failure::Passing(text) } else { Failure::Lasting(text) });
+        return Err(if reply.may_pass() { WebhookFailure::Passing(text) } else { WebhookFailure::Lasting(text) });
     }
-    let mut review: Value = serde_json::from_slice(&reply.body).map_err(|e| Failure::Lasting(e.to_string()))?;
+    let mut review: Value = serde_json::from_slice(&reply.body).map_err(|e| WebhookFailure::Lasting(e.to_string()))?;
     match review.get_mut("status").map(Value::take) {
         Some(status @ Value::Object(_)) => Ok(status),
         // An answer without a status decides nothing; it must not be taken for one that does.
-        _ => Err(Failure::Lasting("webhook subject access review returned no status".to_owned())),
+        _ => Err(WebhookFailure::Lasting("webhook subject access review returned no status".to_owned())),
     }
 }
 

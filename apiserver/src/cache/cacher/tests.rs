@@ -108,11 +108,11 @@ fn ring_is_bounded_and_moves_its_floor() {
 fn lists_by_scope_with_limit() {
     let c = cacher();
     c.put(entry("a/z", 7, "1"));
-    let s = c.list(&Scope { prefix: "a/", ..Scope::default() }, 9).expect("ready");
+    let s = c.list(&ListScope { prefix: "a/", ..ListScope::default() }, 9).expect("ready");
     assert_eq!((s.items.len(), s.revision, s.more), (2, 9, false));
-    let s = c.list(&Scope { limit: 1, ..Scope::default() }, 0).expect("ready");
+    let s = c.list(&ListScope { limit: 1, ..ListScope::default() }, 0).expect("ready");
     assert_eq!((s.items.len(), s.revision, s.more, s.remaining), (1, 7, true, 2));
-    let s = c.list(&Scope { start: "a/x\0", ..Scope::default() }, 0).expect("ready");
+    let s = c.list(&ListScope { start: "a/x\0", ..ListScope::default() }, 0).expect("ready");
     assert_eq!(s.items.len(), 2);
 }
 
@@ -126,7 +126,7 @@ fn list_at_an_old_revision_is_exact() {
     c.delete("a/m", 11);
     c.put(entry("c/c", 12, "1"));
     let at = |revision| {
-        c.list_at(&Scope::default(), revision)
+        c.list_at(&ListScope::default(), revision)
             .map(|s| shown(&s).into_iter().map(|(k, r)| (k.to_owned(), r)).collect::<Vec<_>>())
     };
     let own = |list: &[(&str, i64)]| Ok(list.iter().map(|(k, r)| ((*k).to_owned(), *r)).collect::<Vec<_>>());
@@ -137,7 +137,8 @@ fn list_at_an_old_revision_is_exact() {
     assert_eq!(at(12), own(&[("a/x", 9), ("c/c", 12)]));
     assert_eq!(at(99), own(&[("a/x", 9), ("c/c", 12)]));
     assert_eq!(at(5), Err(CacheError::TooOld { asked: 5, oldest: 6 }));
-    let page = c.list_at(&Scope { prefix: "a/", start: "a/m\0", limit: 1, ..Scope::default() }, 8).expect("known");
+    let page =
+        c.list_at(&ListScope { prefix: "a/", start: "a/m\0", limit: 1, ..ListScope::default() }, 8).expect("known");
     assert_eq!((shown(&page), page.more), (vec![("a/x", 8)], false));
 }
 
@@ -154,7 +155,7 @@ fn history_is_prepended() {
     c.prepend_history(1, 6, changes);
     let w = watch(&c, Start::After(2), all()).expect("known now");
     assert_eq!(w.replay.iter().map(|c| c.revision).collect::<Vec<_>>(), [3, 5, 7]);
-    assert_eq!(shown(&c.list_at(&Scope::default(), 2).expect("known now")), [("a/x", 2)]);
+    assert_eq!(shown(&c.list_at(&ListScope::default(), 2).expect("known now")), [("a/x", 2)]);
     assert_eq!(watch(&c, Start::After(0), all()).err(), Some(CacheError::TooOld { asked: 0, oldest: 1 }));
 }
 
@@ -180,8 +181,8 @@ fn stale_cache_is_not_served_to_consistent_reads() {
     c.invalidate();
     assert_eq!(open.receiver.try_recv().expect_err("it ended"), mpsc::error::TryRecvError::Disconnected);
     let again = Some(CacheError::Restarting);
-    assert_eq!(c.list(&Scope::default(), 9).err(), again);
-    assert_eq!(c.list_at(&Scope::default(), 9).err(), again);
+    assert_eq!(c.list(&ListScope::default(), 9).err(), again);
+    assert_eq!(c.list_at(&ListScope::default(), 9).err(), again);
     assert_eq!(c.current("a/x").err(), again);
     assert_eq!(watch(&c, Start::State, all()).err(), again);
     // Policies go by what was known.
@@ -200,10 +201,10 @@ fn indexed_lists_equal_full_scans() {
         let wanted = values.clone();
         let filter: Filter = Arc::new(move |e| e.label("l").is_some_and(|v| wanted.iter().any(|w| w == v)));
         let term = Term { by: IndexKey::Label("l".into()), values };
-        let plain = Scope { prefix: "n1/", start: "n1/100", limit: 20, filter: Some(&filter), term: None };
+        let plain = ListScope { prefix: "n1/", start: "n1/100", limit: 20, filter: Some(&filter), term: None };
         let expected = c.list(&plain, 0).expect("ready");
         for _ in 0..3 {
-            let found = c.list(&Scope { term: Some(&term), ..plain }, 0).expect("ready");
+            let found = c.list(&ListScope { term: Some(&term), ..plain }, 0).expect("ready");
             assert_eq!((shown(&found), found.more), (shown(&expected), expected.more));
         }
     }
@@ -250,7 +251,7 @@ fn changes_during_the_initial_list_are_applied() {
         state.put(entry("c/z", 13, "1"));
     });
     // Whoever knows that the caches have got to 20 takes this for the list of that moment.
-    let list = c.list(&Scope::default(), 20).expect("ready");
+    let list = c.list(&ListScope::default(), 20).expect("ready");
     assert_eq!((shown(&list), list.revision), (vec![("a/x", 11), ("c/z", 13)], 20));
     let w = watch(&c, Start::After(9), all()).expect("what was read is the oldest that is known");
     assert_eq!(w.replay.iter().map(|c| c.revision).collect::<Vec<_>>(), [11, 12, 13]);

@@ -47,10 +47,10 @@ const MEASURED: usize = 2 << 10;
 enum Stage {
     /// Removes the compression that only the proxy asked for.
     Transport(Box<Unpack>),
-    Page(Box<Page>),
+    Page(Box<ProxiedPage>),
 }
 
-struct Page {
+struct ProxiedPage {
     unpack: Option<Unpack>,
     markup: Markup,
     pack: Option<Pack>,
@@ -61,7 +61,7 @@ fn unpackable(unpack: &Unpack, error: io::Error) -> io::Error {
     if unpack.is_headless() { io::Error::other(format!("errorf making gzip reader: {error}")) } else { error }
 }
 
-impl Page {
+impl ProxiedPage {
     fn push(&mut self, part: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         match &mut self.unpack {
@@ -167,7 +167,7 @@ fn is_page(headers: &HeaderMap) -> bool {
 }
 
 /// Prepares the rewriting of a page; `None` for responses that are passed unchanged.
-fn page(headers: &HeaderMap, links: Links) -> Option<Page> {
+fn page(headers: &HeaderMap, links: Links) -> Option<ProxiedPage> {
     let encoding = first(headers, CONTENT_ENCODING);
     let packing = Packing::named(encoding);
     if packing.is_none() && !encoding.is_empty() {
@@ -177,7 +177,7 @@ fn page(headers: &HeaderMap, links: Links) -> Option<Page> {
         );
         return None;
     }
-    Some(Page { unpack: packing.map(Unpack::new), markup: Markup::new(links), pack: packing.map(Pack::new) })
+    Some(ProxiedPage { unpack: packing.map(Unpack::new), markup: Markup::new(links), pack: packing.map(Pack::new) })
 }
 
 /// Tells the other side where it is had; the path is written with its escapes.

@@ -110,7 +110,7 @@ impl Drop for AbandonedDial {
 struct Tunnel {
     id: i64,
     /// There until it is dropped.
-    call: Option<Call>,
+    call: Option<TunnelCall>,
     /// Came in, and was not read yet.
     unread: Bytes,
     /// The other side has closed.
@@ -118,14 +118,14 @@ struct Tunnel {
 }
 
 /// The call that carries a connection.
-struct Call {
+struct TunnelCall {
     packets: Streaming<Packet>,
     sender: mpsc::Sender<Packet>,
     _counted: CountedConnection,
     _channel: Channel,
 }
 
-impl Call {
+impl TunnelCall {
     /// Closes the connection and waits until it is: a call that only breaks off is an error to the server, and what it
     /// holds of the connection is not let go of at once.
     async fn close(mut self, id: i64) {
@@ -181,7 +181,7 @@ impl Tunnel {
         };
         let (id, packets) = answered?;
         counted.established();
-        let call = Some(Call { packets, sender, _counted: counted, _channel: channel });
+        let call = Some(TunnelCall { packets, sender, _counted: counted, _channel: channel });
         Ok(Self { id, call, unread: Bytes::new(), ended: false })
     }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Packet {
-    #[prost(enumeration = "Kind", tag = "1")]
+    #[prost(enumeration = "PacketType", tag = "1")]
     pub(super) kind: i32,
     #[prost(oneof = "Payload", tags = "2, 3, 4, 5, 6, 7")]
     pub(super) payload: Option<Payload>,
@@ -12,7 +12,7 @@ pub(super) struct Packet {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Kind {
+pub(super) enum PacketType {
     DialRequest = 0,
     DialResponse = 1,
     CloseRequest = 2,
@@ -91,12 +91,12 @@ pub(super) struct Data {
 impl From<Payload> for Packet {
     fn from(payload: Payload) -> Self {
         let kind = match &payload {
-            Payload::DialRequest(_) => Kind::DialRequest,
-            Payload::DialResponse(_) => Kind::DialResponse,
-            Payload::Data(_) => Kind::Data,
-            Payload::CloseRequest(_) => Kind::CloseRequest,
-            Payload::CloseResponse(_) => Kind::CloseResponse,
-            Payload::CloseDial(_) => Kind::CloseDial,
+            Payload::DialRequest(_) => PacketType::DialRequest,
+            Payload::DialResponse(_) => PacketType::DialResponse,
+            Payload::Data(_) => PacketType::Data,
+            Payload::CloseRequest(_) => PacketType::CloseRequest,
+            Payload::CloseResponse(_) => PacketType::CloseResponse,
+            Payload::CloseDial(_) => PacketType::CloseDial,
         };
         Self { kind: kind.into(), payload: Some(payload) }
     }
@@ -105,14 +105,14 @@ impl From<Payload> for Packet {
 impl Packet {
     /// Its kind as metrics name it.
     pub(super) fn name(&self) -> &'static str {
-        match Kind::try_from(self.kind) {
-            Ok(Kind::DialRequest) => "DIAL_REQ",
-            Ok(Kind::DialResponse) => "DIAL_RSP",
-            Ok(Kind::CloseRequest) => "CLOSE_REQ",
-            Ok(Kind::CloseResponse) => "CLOSE_RSP",
-            Ok(Kind::Data) => "DATA",
-            Ok(Kind::CloseDial) => "DIAL_CLS",
-            Ok(Kind::Drain) => "DRAIN",
+        match PacketType::try_from(self.kind) {
+            Ok(PacketType::DialRequest) => "DIAL_REQ",
+            Ok(PacketType::DialResponse) => "DIAL_RSP",
+            Ok(PacketType::CloseRequest) => "CLOSE_REQ",
+            Ok(PacketType::CloseResponse) => "CLOSE_RSP",
+            Ok(PacketType::Data) => "DATA",
+            Ok(PacketType::CloseDial) => "DIAL_CLS",
+            Ok(PacketType::Drain) => "DRAIN",
             Err(_) => "Unknown",
         }
     }

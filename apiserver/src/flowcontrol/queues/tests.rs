@@ -2,13 +2,13 @@
 
 use super::*;
 
-const FAIR: Mode = Mode::Queue { queues: 64, hand: 1, length: 10 };
+const FAIR: QueueMode = QueueMode::Queue { queues: 64, hand: 1, length: 10 };
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-fn set(mode: Mode, limit: u32) -> QueueSet<u64> {
+fn set(mode: QueueMode, limit: u32) -> QueueSet<u64> {
     QueueSet::new(mode, limit)
 }
 
@@ -52,13 +52,13 @@ fn idle_levels_have_no_state() {
 
 #[test]
 fn without_queues_there_is_a_seat_or_there_is_not() {
-    let mut s = set(Mode::Reject, 1);
+    let mut s = set(QueueMode::Reject, 1);
     let grant = granted(come(&mut s, 0, 1, 1));
     assert_eq!(come(&mut s, 0, 1, 1), Start::Refused(RejectReason::Full));
     s.finish(ms(1), &grant);
     granted(come(&mut s, 1, 1, 1));
-    granted(come(&mut set(Mode::Reject, 20), 0, 1, 20));
-    let mut exempt = set(Mode::Exempt, 0);
+    granted(come(&mut set(QueueMode::Reject, 20), 0, 1, 20));
+    let mut exempt = set(QueueMode::Exempt, 0);
     for _ in 0..10 {
         granted(come(&mut exempt, 0, 1, 5));
     }
@@ -77,7 +77,7 @@ fn full_queues_send_away() {
 
 #[test]
 fn a_flow_uses_the_emptiest_queue_of_its_hand() {
-    let mut s = set(Mode::Queue { queues: 8, hand: 4, length: 50 }, 1);
+    let mut s = set(QueueMode::Queue { queues: 8, hand: 4, length: 50 }, 1);
     granted(come(&mut s, 0, 7, 1));
     let mut used = BTreeSet::new();
     for _ in 0..4 {
@@ -149,7 +149,7 @@ fn more_seats_are_used_at_once() {
 
 /// Runs flows that keep some requests going each, with durations of their own; how many of each were served.
 fn simulate(limit: u32, flows: &[(usize, u64, u32)], until: u64) -> Vec<u64> {
-    let mut s = QueueSet::<usize>::new(Mode::Queue { queues: 64, hand: 1, length: 1000 }, limit);
+    let mut s = QueueSet::<usize>::new(QueueMode::Queue { queues: 64, hand: 1, length: 1000 }, limit);
     let mut running: Vec<(u64, usize, Grant)> = Vec::new();
     let mut served = vec![0; flows.len()];
     let mut next: Vec<usize> = flows.iter().enumerate().flat_map(|(i, f)| std::iter::repeat_n(i, f.0)).collect();
@@ -235,7 +235,7 @@ fn a_modest_flow_is_served_at_once() {
 /// One flow keeps `flood` requests of some seats and milliseconds going; another comes alone at `come` with one seat.
 /// How long it waits, in milliseconds.
 fn wait_beside(limit: u32, flood: usize, seats: u32, lasts: u64, come: u64) -> u64 {
-    let mut s = QueueSet::<usize>::new(Mode::Queue { queues: 64, hand: 1, length: 1000 }, limit);
+    let mut s = QueueSet::<usize>::new(QueueMode::Queue { queues: 64, hand: 1, length: 1000 }, limit);
     let mut running: Vec<(u64, Grant)> = Vec::new();
     let mut next = flood;
     for now in 0.. {

@@ -9,14 +9,14 @@ use serde_json::json;
 use super::service::{Spec, may_have_node_ports, needs_cluster_ip, needs_health_port, number, ports_of, strings, text};
 
 /// Before an update is judged.
-pub fn prepare(new: &mut Value, old: &Value) {
+pub(crate) fn prepare(new: &mut Value, old: &Value) {
     if let Some((spec, old)) = new["spec"].as_object_mut().zip(old["spec"].as_object()) {
         outgrow(spec, old);
     }
 }
 
 /// A PUT that leaves allocated values out keeps them, as long as the type still has use for them.
-pub fn inherit(spec: &mut Spec, old: &Spec) {
+pub(crate) fn inherit(spec: &mut Spec, old: &Spec) {
     if needs_cluster_ip(spec) && needs_cluster_ip(old) {
         inherit_addresses(spec, old);
     }
@@ -36,7 +36,7 @@ pub fn inherit(spec: &mut Spec, old: &Spec) {
     }
 }
 
-pub fn inherit_addresses(spec: &mut Spec, old: &Spec) {
+pub(crate) fn inherit_addresses(spec: &mut Spec, old: &Spec) {
     if text(spec, "clusterIP").is_empty()
         && let Some(ip) = old.get("clusterIP")
     {
@@ -62,7 +62,7 @@ fn fill(spec: &mut Spec, old: &Spec, key: &str) {
 }
 
 /// A port is the same as before when it has the same name, whatever else of it changed.
-pub fn inherit_node_ports(spec: &mut Spec, old: &Spec) {
+pub(crate) fn inherit_node_ports(spec: &mut Spec, old: &Spec) {
     let said: BTreeSet<u16> = ports_of(spec).into_iter().collect();
     let theirs = old.get("ports").and_then(Value::as_array).into_iter().flatten();
     let known: BTreeMap<&str, &Value> =

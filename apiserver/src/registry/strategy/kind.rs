@@ -28,7 +28,7 @@ pub enum Generation {
 
 /// Treatment of `status` in writes of the object itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum StatusTreatment {
     /// `status` is dropped on create and kept on update.
     Apart,
     /// `status` is initialized on create.
@@ -56,7 +56,7 @@ pub struct Strategy {
     /// PUT without a resourceVersion replaces whatever is there.
     pub unconditional_update: bool,
     /// See there.
-    pub status: Status,
+    pub status: StatusTreatment,
     /// A prefix that a name is to be made from gets a suffix.
     pub suffixes: bool,
     /// Metadata that a write of `status` does not change. (Of custom resources it changes none.)
@@ -93,7 +93,7 @@ impl Strategy {
     pub fn create(&self, resource: &Resource, object: &mut Value, cx: &mut StrategyCx<'_>) {
         let status = has_status(resource);
         if let Some(map) = object.as_object_mut() {
-            if status && self.status == Status::Apart {
+            if status && self.status == StatusTreatment::Apart {
                 map.remove("status");
             }
             if let Some(meta) = map.entry("metadata").or_insert_with(|| Value::Object(Map::new())).as_object_mut() {
@@ -110,7 +110,7 @@ impl Strategy {
 
     /// Restores what a write of the main resource may not change, and moves the generation.
     pub fn update(&self, resource: &Resource, new: &mut Value, old: &Value) {
-        if has_status(resource) && self.status != Status::Open {
+        if has_status(resource) && self.status != StatusTreatment::Open {
             restore(new, old, "status");
         }
         if let Some(f) = self.prepare_update {

@@ -8,5 +8,5 @@ mod kind;
 mod table;
 
 pub(in crate::registry) use kind::METADATA;
-pub use kind::{Count, Generation, Status, Strategy, StrategyCx, has_status, restore};
+pub use kind::{Count, Generation, StatusTreatment, Strategy, StrategyCx, has_status, restore};
 pub use table::strategy_of;

@@ -2,7 +2,7 @@
 
 use proto::resources::Resource;
 
-use super::{Generation, METADATA, Status, Strategy};
+use super::{Generation, METADATA, StatusTreatment, Strategy};
 use crate::registry::conversion::autoscaler;
 use crate::registry::{
     api_services, apiextensions, apps, batch, certificates, core, devices, discovery, resource_claim,
@@ -12,7 +12,7 @@ const PLAIN: Strategy = Strategy {
     generation: Generation::None,
     create_on_update: false,
     unconditional_update: true,
-    status: Status::Apart,
+    status: StatusTreatment::Apart,
     suffixes: true,
     status_restores: &[],
     prepare_create: None,
@@ -66,7 +66,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         "",
         "nodes",
         Strategy {
-            status: Status::AtCreation,
+            status: StatusTreatment::AtCreation,
             prepare_create: Some(core::node::prepare_create),
             prepare_update: Some(core::node::prepare_update),
             prepare_status: Some(core::node::prepare_status),
@@ -161,7 +161,11 @@ static ROWS: &[(&str, &str, Strategy)] = &[
     ("networking.k8s.io", "ingressclasses", WITH_GENERATION),
     ("networking.k8s.io", "networkpolicies", WITH_GENERATION),
     ("networking.k8s.io", "ipaddresses", Strategy { suffixes: false, ..PLAIN }),
-    ("networking.k8s.io", "servicecidrs", Strategy { status: Status::Open, status_restores: METADATA, ..PLAIN }),
+    (
+        "networking.k8s.io",
+        "servicecidrs",
+        Strategy { status: StatusTreatment::Open, status_restores: METADATA, ..PLAIN },
+    ),
     (
         "discovery.k8s.io",
         "endpointslices",

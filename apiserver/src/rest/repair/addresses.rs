@@ -261,7 +261,12 @@ async fn known(reader: &dyn Reader) {
 }
 
 /// Keeps both in line until dropped; `done` is called once they have been.
-pub async fn run(backend: Arc<AllocationStorage>, reader: Arc<dyn Reader>, api: Api, done: impl FnOnce() + Send) {
+pub(crate) async fn run(
+    backend: Arc<AllocationStorage>,
+    reader: Arc<dyn Reader>,
+    api: Api,
+    done: impl FnOnce() + Send,
+) {
     known(&*reader).await;
     let (Some(mut services), Some(mut addresses)) =
         (FollowedResource::new(&backend, "", "services"), FollowedResource::new(&backend, GROUP, PLURAL))

@@ -3,8 +3,8 @@
 //!
 //! Each file decides purely what is wrong and what mends it; here is what both have in common.
 
-pub mod addresses;
-pub mod ports;
+pub(crate) mod addresses;
+pub(crate) mod ports;
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -122,7 +122,7 @@ async fn repair_once(
 }
 
 /// Keeps both in line until dropped; `done` is called once they have been.
-pub async fn run(backend: Arc<AllocationStorage>, range: PortRange, api: Api, done: impl FnOnce() + Send) {
+pub(crate) async fn run(backend: Arc<AllocationStorage>, range: PortRange, api: Api, done: impl FnOnce() + Send) {
     let (mut leaks, mut done, mut backoff) = (BTreeMap::new(), Some(done), backoff());
     let mut teller = EventWriter::new(api.clone(), "portallocator-repair-controller");
     allocator_meters::begin_repairs();

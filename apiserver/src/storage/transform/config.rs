@@ -9,7 +9,7 @@ use sha2::Digest as _;
 
 use super::ciphers::{Aes, Cipher};
 use super::kms::{Kms, Timeout};
-use super::{Chain, Key, Kind, Provider, Table};
+use super::{Chain, NamedKey, Provider, Table, TransformerKind};
 use crate::rows;
 
 /// Errors of an encryption configuration.
@@ -109,14 +109,14 @@ struct KmsConfig {
 
 /// Keys that a chain of transformers applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum TransformRule {
     /// Keys below these prefixes.
     Below(Vec<String>),
     /// All.
     All,
 }
 
-impl Rule {
+impl TransformRule {
     /// `tail` is a key below the store's prefix, with a slash in front.
     pub fn covers(&self, tail: &str) -> bool {
         match self {
@@ -162,11 +162,11 @@ fn keys(
     config: &Keys,
     sizes: &[usize],
     make: impl Fn(&[u8]) -> Option<Cipher>,
-) -> Result<Kind, ConfigError> {
+) -> Result<TransformerKind, ConfigError> {
     if config.keys.is_empty() {
         return Err(invalid(&format!("{field}.keys"), "Required value: at least one key is required"));
     }
-    let mut keys: Vec<Key> = Vec::new();
+    let mut keys: Vec<NamedKey> = Vec::new();
     for (i, key) in config.keys.iter().enumerate() {
         let at = format!("{field}.keys[{i}]");
         if key.name.is_empty() {
@@ -188,9 +188,9 @@ fn keys(
         if keys.iter().any(|k| k.prefix == prefix) {
             return Err(invalid(&format!("{at}.name"), format!("Duplicate value: {:?}", key.name)));
         }
-        keys.push(Key { prefix, cipher });
+        keys.push(NamedKey { prefix, cipher });
     }
-    Ok(Kind::Keys(keys))
+    Ok(TransformerKind::Keys(keys))
 }
 
 fn provider(
@@ -222,9 +222,9 @@ fn provider(
     } else if let Some(k) = &config.kms {
         let kms = kms(&format!("{field}.kms"), k, made)?;
         let prefix = format!("k8s:enc:kms:v2:{}:", k.name).into_bytes().into();
-        return Ok(Provider { prefix, kind: Kind::Kms(kms) });
+        return Ok(Provider { prefix, kind: TransformerKind::Kms(kms) });
     } else {
-        return Ok(Provider { prefix: Box::default(), kind: Kind::Identity });
+        return Ok(Provider { prefix: Box::default(), kind: TransformerKind::Identity });
     };
     Ok(Provider { prefix: format!("k8s:enc:{name}").into_bytes().into(), kind })
 }
@@ -309,7 +309,7 @@ pub(super) fn read(path: &str, text: &[u8]) -> Result<Read, ConfigError> {
     if file.resources.is_empty() {
         return Err(invalid("resources", "Required value: encryption config must contain at least one resource"));
     }
-    let mut rules: Vec<(Rule, Chain)> = Vec::new();
+    let mut rules: Vec<(TransformRule, Chain)> = Vec::new();
     let mut services = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
     for (i, entry) in file.resources.iter().enumerate() {
@@ -328,7 +328,7 @@ pub(super) fn read(path: &str, text: &[u8]) -> Result<Read, ConfigError> {
         for (j, resource) in entry.resources.iter().enumerate() {
             check_resource(&format!("{at}.resources[{j}]"), resource, &seen)?;
             seen.push(resource);
-            rules.push((Rule::parse(resource), chain.clone()));
+            rules.push((TransformRule::parse(resource), chain.clone()));
         }
     }
     Ok(Read { table: Table { rules }, services, hash: sha2::Sha256::digest(text).into() })

@@ -119,15 +119,15 @@ struct Envelope {
 const FROM_SEED: i32 = 1;
 
 /// An opened seed and when it was opened.
-type CachedSource = (Instant, Arc<Source>);
+type CachedSource = (Instant, Arc<OpenedSeed>);
 
 /// A seed, or a key, as the service opened it.
-struct Source {
+struct OpenedSeed {
     secret: Vec<u8>,
     from_seed: bool,
 }
 
-impl Source {
+impl OpenedSeed {
     /// Validates the seed or key.
     fn check(&self) -> Result<(), Error> {
         let length = self.secret.len();
@@ -166,7 +166,7 @@ impl Source {
 
 #[derive(Clone)]
 struct Current {
-    source: Arc<Source>,
+    source: Arc<OpenedSeed>,
     /// All but the data.
     envelope: Envelope,
     until: Instant,
@@ -304,14 +304,14 @@ impl Kms {
             source_type: FROM_SEED,
         };
         check(&envelope)?;
-        let source = Arc::new(Source { secret: seed, from_seed: true });
+        let source = Arc::new(OpenedSeed { secret: seed, from_seed: true });
         self.remember(cache_key(&envelope), source.clone());
         tracing::info!(provider = self.name, "Generated a new data encryption seed");
         *self.current.lock() = Some(Current { source, envelope, until });
         Ok(())
     }
 
-    fn remember(&self, key: [u8; 32], source: Arc<Source>) {
+    fn remember(&self, key: [u8; 32], source: Arc<OpenedSeed>) {
         let mut opened = self.opened.lock();
         if opened.len() >= REMEMBERED {
             opened.retain(|_, (since, _)| since.elapsed() < REMEMBERED_FOR);
@@ -323,7 +323,7 @@ impl Kms {
         self.meters.remembers(&self.name, opened.len());
     }
 
-    fn remembered(&self, key: &[u8; 32]) -> Option<Arc<Source>> {
+    fn remembered(&self, key: &[u8; 32]) -> Option<Arc<OpenedSeed>> {
         let opened = self.opened.lock();
         let (since, source) = opened.get(key)?;
         (since.elapsed() < REMEMBERED_FOR).then(|| source.clone())
@@ -364,7 +364,7 @@ impl Kms {
                     .await
                     .map_err(|e| failed("failed to decrypt DEK", e))?;
                 let source =
-                    Arc::new(Source { secret: answer.plaintext, from_seed: envelope.source_type == FROM_SEED });
+                    Arc::new(OpenedSeed { secret: answer.plaintext, from_seed: envelope.source_type == FROM_SEED });
                 // What a service makes up when it is not well is asked for again.
                 source.check()?;
                 self.remember(key, source.clone());

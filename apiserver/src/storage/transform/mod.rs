@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
-pub use config::{ConfigError, Rule};
+pub use config::{ConfigError, TransformRule};
 pub use errors::{Error, Transformed};
 pub use kms::Kms;
 pub use reload::{Loaded, load, watch};
@@ -32,7 +32,7 @@ pub use meters::publish;
 const ENCRYPTED_PREFIX: &[u8] = b"k8s:enc:";
 
 /// A named key with its cipher.
-struct Key {
+struct NamedKey {
     /// `name:`
     prefix: Box<[u8]>,
     cipher: Cipher,
@@ -42,12 +42,12 @@ struct Key {
 pub(in crate::storage) struct Provider {
     /// `k8s:enc:aescbc:v1:` and the like; empty for identity.
     prefix: Box<[u8]>,
-    kind: Kind,
+    kind: TransformerKind,
 }
 
-enum Kind {
+enum TransformerKind {
     Identity,
-    Keys(Vec<Key>),
+    Keys(Vec<NamedKey>),
     Kms(Arc<Kms>),
 }
 
@@ -55,22 +55,22 @@ impl Provider {
     async fn transform_to_storage(&self, path: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
         let mut out = self.prefix.to_vec();
         match &self.kind {
-            Kind::Identity => out.extend_from_slice(plain),
-            Kind::Keys(keys) => {
+            TransformerKind::Identity => out.extend_from_slice(plain),
+            TransformerKind::Keys(keys) => {
                 let Some(key) = keys.first() else { return Err(Error::NoPrefix) };
                 out.extend_from_slice(&key.prefix);
                 key.cipher.seal(path, plain, &mut out)?;
             }
-            Kind::Kms(kms) => out.extend_from_slice(&kms.transform_to_storage(path, plain).await?),
+            TransformerKind::Kms(kms) => out.extend_from_slice(&kms.transform_to_storage(path, plain).await?),
         }
         Ok(out)
     }
 
     async fn transform_from_storage(&self, path: &str, sealed: &[u8]) -> Result<Transformed, Error> {
         match &self.kind {
-            Kind::Identity if sealed.starts_with(ENCRYPTED_PREFIX) => Err(Error::Identity),
-            Kind::Identity => Ok(Transformed { bytes: sealed.to_vec(), stale: false }),
-            Kind::Keys(keys) => {
+            TransformerKind::Identity if sealed.starts_with(ENCRYPTED_PREFIX) => Err(Error::Identity),
+            TransformerKind::Identity => Ok(Transformed { bytes: sealed.to_vec(), stale: false }),
+            TransformerKind::Keys(keys) => {
                 let mut failed = None;
                 for (i, key) in keys.iter().enumerate() {
                     let Some(rest) = sealed.strip_prefix(&*key.prefix) else { continue };
@@ -81,7 +81,7 @@ impl Provider {
                 }
                 Err(failed.unwrap_or(Error::NoKey(keys.first().map_or("", |k| k.cipher.name()))))
             }
-            Kind::Kms(kms) => kms.transform_from_storage(path, sealed).await,
+            TransformerKind::Kms(kms) => kms.transform_from_storage(path, sealed).await,
         }
     }
 }
@@ -125,7 +125,7 @@ fn resource_of(tail: &str) -> &str {
 /// Chains by what they are for.
 #[derive(Default)]
 pub(in crate::storage) struct Table {
-    rules: Vec<(Rule, Chain)>,
+    rules: Vec<(TransformRule, Chain)>,
 }
 
 impl Table {

@@ -13,7 +13,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     let (status, path) = (get(new, "status"), Path::new("status"));
     counts(status, &["active", "succeeded", "failed", "ready", "terminating"], &path, out);
     uncounted(status, &path.child("uncountedTerminatedPods"), out);
-    let change = Change { job: new, status, before: get(old, "status"), path: &path };
+    let change = StatusUpdate { job: new, status, before: get(old, "status"), path: &path };
     change.ending(out);
     change.completion(out);
     change.ways(out);
@@ -55,14 +55,14 @@ fn over(status: &Value) -> bool {
 }
 
 /// A status, and what it was.
-struct Change<'a> {
+struct StatusUpdate<'a> {
     job: &'a Value,
     status: &'a Value,
     before: &'a Value,
     path: &'a Path,
 }
 
-impl Change<'_> {
+impl StatusUpdate<'_> {
     fn turned(&self, kind: &str) -> bool {
         is(self.status, kind) != is(self.before, kind)
     }

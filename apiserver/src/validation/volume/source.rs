@@ -9,7 +9,7 @@ use crate::rules::tree::{entries, get, has, int, list, quantity, text};
 use crate::validation::fields::{required, shaped, shaped_if_said};
 
 /// A source that is judged.
-struct Source<'a> {
+struct JudgedSource<'a> {
     value: &'a Value,
     /// The volume's name.
     volume: &'a str,
@@ -19,7 +19,7 @@ struct Source<'a> {
     holder: &'a Path,
 }
 
-type Validate = fn(&Source<'_>, &Path, &mut Vec<Error>);
+type Validate = fn(&JudgedSource<'_>, &Path, &mut Vec<Error>);
 
 const NO_MORE: Validate = |_, _, _| {};
 
@@ -84,7 +84,7 @@ pub(super) fn misnamed(kind: &str) -> &str {
 /// One source of a volume, `persistent` or a pod's own. `holder` is what has the source, under its name.
 pub(super) fn source(holder: &Value, kind: &str, volume: &str, persistent: bool, path: &Path, out: &mut Vec<Error>) {
     let Some((_, needed, judge)) = RULES.iter().find(|(k, ..)| *k == kind) else { return };
-    let source = Source { value: get(holder, kind), volume, persistent, holder: path };
+    let source = JudgedSource { value: get(holder, kind), volume, persistent, holder: path };
     let at = path.child(if kind == "gcePersistentDisk" { "persistentDisk" } else { kind });
     required(source.value, needed, &at, out);
     judge(&source, &at, out);

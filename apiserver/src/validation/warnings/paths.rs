@@ -6,7 +6,7 @@ use shared::status::go_quote;
 use crate::rules::tree::{get, has, list, text};
 
 /// A path in a volume, and which of several sources it is from.
-struct File {
+struct VolumePath {
     path: String,
     source: String,
 }
@@ -22,7 +22,7 @@ pub(super) fn overlapping(volume: &Value, out: &mut Vec<String>) {
                 out.push(format!("{heading} has no sources provided"));
                 continue;
             };
-            let shown = |file: &File| format!("{} ({})", go_quote(&file.path), file.source);
+            let shown = |file: &VolumePath| format!("{} ({})", go_quote(&file.path), file.source);
             compare(files, &mut before, &heading, shown, out);
         }
     } else if let Some(files) = files(volume).filter(|files| !files.is_empty()) {
@@ -32,10 +32,10 @@ pub(super) fn overlapping(volume: &Value, out: &mut Vec<String>) {
 }
 
 fn compare(
-    files: Vec<File>,
-    before: &mut Vec<File>,
+    files: Vec<VolumePath>,
+    before: &mut Vec<VolumePath>,
     heading: &str,
-    shown: impl Fn(&File) -> String,
+    shown: impl Fn(&VolumePath) -> String,
     out: &mut Vec<String>,
 ) {
     for mut file in files {
@@ -54,12 +54,12 @@ fn collide(a: &str, b: &str) -> bool {
 }
 
 /// The files that a source names; `None` for one that is none of those that name files.
-fn files(source: &Value) -> Option<Vec<File>> {
+fn files(source: &Value) -> Option<Vec<VolumePath>> {
     let items = |of: &Value, source: String| {
         let paths = list(of, "items").iter().map(|item| text(item, "path"));
-        paths.map(|path| File { path: path.to_owned(), source: source.clone() }).collect()
+        paths.map(|path| VolumePath { path: path.to_owned(), source: source.clone() }).collect()
     };
-    let one = |path: &str, source: String| vec![File { path: path.to_owned(), source }];
+    let one = |path: &str, source: String| vec![VolumePath { path: path.to_owned(), source }];
     let first = |of: &Value, names: [&str; 2]| {
         let name = names.into_iter().map(|name| text(of, name)).find(|name| !name.is_empty());
         go_quote(name.unwrap_or_default())

@@ -7,7 +7,7 @@ use proto::resources::Row;
 use shared::status::{Status, field};
 
 use super::super::scale;
-use super::{Engine, Target};
+use super::{Engine, WriteTarget};
 use crate::admission::{Attributes, Operation, Reinvocation};
 use crate::crd;
 use crate::machinery::meta;
@@ -25,7 +25,7 @@ impl Engine {
     /// Mutating admission.
     pub async fn admit(
         &self,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         operation: Operation,
         object: Option<&mut Value>,
         old: Option<&Value>,
@@ -36,7 +36,7 @@ impl Engine {
     /// Validating admission.
     pub async fn validate_admission(
         &self,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         operation: Operation,
         object: Option<&mut Value>,
         old: Option<&Value>,
@@ -45,7 +45,7 @@ impl Engine {
     }
 
     /// Runs validating admission of a create; asks for the right to create first where the request was not a create.
-    pub(super) async fn validate_creation(&self, t: &mut Target<'_>, object: &mut Value) -> Result<(), Status> {
+    pub(super) async fn validate_creation(&self, t: &mut WriteTarget<'_>, object: &mut Value) -> Result<(), Status> {
         if let (Some(question), Some(permits)) = (&t.creation, self.permits.get()) {
             let refused = |why: String| Status::forbidden(&t.row.group, &t.row.plural, t.name, &why);
             permits.ask(question).await.map_err(refused)?;
@@ -54,7 +54,12 @@ impl Engine {
     }
 
     /// Mutating admission of a change.
-    pub(super) async fn admit_change(&self, t: &mut Target<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
+    pub(super) async fn admit_change(
+        &self,
+        t: &mut WriteTarget<'_>,
+        new: &mut Value,
+        old: &Value,
+    ) -> Result<(), Status> {
         if t.subresource != "scale" {
             return self.admit(t, Operation::Update, Some(new), Some(old)).await;
         }
@@ -66,7 +71,12 @@ impl Engine {
     }
 
     /// Validating admission of a change.
-    pub(super) async fn validate_change(&self, t: &mut Target<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
+    pub(super) async fn validate_change(
+        &self,
+        t: &mut WriteTarget<'_>,
+        new: &mut Value,
+        old: &Value,
+    ) -> Result<(), Status> {
         if t.subresource != "scale" {
             return self.validate_admission(t, Operation::Update, Some(new), Some(old)).await;
         }
@@ -77,7 +87,7 @@ impl Engine {
     /// Both rounds, where nothing comes between them.
     pub async fn admit_and_validate(
         &self,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         operation: Operation,
         mut object: Option<&mut Value>,
         old: Option<&Value>,
@@ -89,7 +99,7 @@ impl Engine {
     async fn run_admission(
         &self,
         round: AdmissionPhase,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         operation: Operation,
         object: Option<&mut Value>,
         old: Option<&Value>,
@@ -108,7 +118,7 @@ impl Engine {
     /// Devices are administered only from namespaces that are labelled for it.
     pub(super) async fn check_admin_access(
         &self,
-        t: &Target<'_>,
+        t: &WriteTarget<'_>,
         storage: &Row,
         object: &Value,
         old: Option<&Value>,
@@ -129,7 +139,7 @@ impl Engine {
     /// The answer to an object with errors, its own and those of what the operator allows.
     pub(super) fn refuse(
         &self,
-        t: &Target<'_>,
+        t: &WriteTarget<'_>,
         storage: &Row,
         object: &Value,
         is_new: bool,
@@ -160,7 +170,7 @@ impl Engine {
 }
 
 fn attributes<'a>(
-    t: &'a mut Target<'_>,
+    t: &'a mut WriteTarget<'_>,
     operation: Operation,
     object: Option<&'a mut Value>,
     old_object: Option<&'a Value>,

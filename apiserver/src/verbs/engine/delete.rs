@@ -6,7 +6,7 @@ use proto::resources::Row;
 use shared::status::Status;
 
 use super::super::preconditions::check_preconditions;
-use super::{DeleteOptions, Deleted, Engine, Target, UPDATE_ROUNDS, conflict, storage_status};
+use super::{DeleteOptions, Deleted, Engine, UPDATE_ROUNDS, WriteTarget, conflict, storage_status};
 use crate::admission::Operation;
 use crate::machinery::meta::{self, Deletion, Propagation};
 use crate::registry::strategy;
@@ -15,7 +15,7 @@ use crate::storage::{Stored, WriteResult};
 
 impl Engine {
     /// Deletes an object, or marks it.
-    pub async fn delete(&self, t: &mut Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
+    pub async fn delete(&self, t: &mut WriteTarget<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
         let storage = &working(t.row);
         let strategy = strategy::strategy_of(t.row);
         let key = self.key(storage, t.namespace, t.name);

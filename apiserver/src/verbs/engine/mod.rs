@@ -17,8 +17,8 @@ mod update;
 
 pub use errors::{conflict, not_found, storage_status};
 pub use hook::{Begin, Release, Reservation, WriteHook};
-pub use pipeline::{Engine, Policy};
-pub use target::{Change, DeleteOptions, Deleted, Target};
+pub use pipeline::{Engine, WritePolicy};
+pub use target::{Change, DeleteOptions, Deleted, WriteTarget};
 
 /// Rounds of an update that keeps losing races.
 pub(in crate::verbs) const UPDATE_ROUNDS: usize = 50;

@@ -5,13 +5,13 @@ use proto::resources::Row;
 use shared::status::Status;
 use shared::traces;
 
-use super::super::outcome::{Outcome, PendingWrite};
+use super::super::outcome::{PendingWrite, WriteOutcome};
 use super::Engine;
 use crate::cache::Raw;
 use crate::machinery::meta;
 use crate::storage::codec;
 
-impl Outcome {
+impl WriteOutcome {
     /// The object in the version of the request.
     pub fn tree(self, engine: &Engine, row: &Row) -> Result<Value, Status> {
         match self {
@@ -51,7 +51,7 @@ impl Engine {
         pending: PendingWrite,
         row: &Row,
         revision: i64,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<WriteOutcome, Status> {
         let len = pending.bytes().len();
         let outcome = self.finish(pending, row, revision).await;
         traces::step_of(if outcome.is_ok() { "decode succeeded" } else { "decode failed" }, "len", len);
@@ -60,17 +60,17 @@ impl Engine {
 
     /// Builds the result at the revision of the write. An object that is stored in another version is converted there
     /// and back.
-    pub(super) async fn finish(&self, pending: PendingWrite, row: &Row, revision: i64) -> Result<Outcome, Status> {
+    pub(super) async fn finish(&self, pending: PendingWrite, row: &Row, revision: i64) -> Result<WriteOutcome, Status> {
         if let Some(mut object) = pending.custom {
             meta::set_text(&mut object, "resourceVersion", &revision.to_string());
-            return Ok(Outcome::Tree(object));
+            return Ok(WriteOutcome::Tree(object));
         }
         let unreadable = |e: codec::CodecError| Status::internal(&e.to_string());
         if row.custom.is_some() {
             let object = codec::decode(row, &pending.bytes, revision).map_err(unreadable)?;
-            return self.in_storage_version(row, object).await.map(Outcome::Tree);
+            return self.in_storage_version(row, object).await.map(WriteOutcome::Tree);
         }
-        codec::raw(row, &pending.bytes, revision).map(Outcome::Stored).map_err(unreadable)
+        codec::raw(row, &pending.bytes, revision).map(WriteOutcome::Stored).map_err(unreadable)
     }
 
     /// The tree of cached bytes in the version of the request's row.

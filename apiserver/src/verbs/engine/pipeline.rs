@@ -11,10 +11,10 @@ use tokio::sync::Semaphore;
 
 use super::super::actions::Actions;
 use super::super::closing::WatchTermination;
-use super::super::outcome::{Outcome, PendingWrite};
+use super::super::outcome::{PendingWrite, WriteOutcome};
 use super::errors::{storage_status, taken};
 use super::hook::{Reservation, WriteHook};
-use super::target::Target;
+use super::target::WriteTarget;
 use crate::admission::{Chain, Operation};
 use crate::api::{Permits, TokenIssuer, VirtualResources};
 use crate::bootstrap::StorageVersions;
@@ -33,7 +33,7 @@ const NAME_ROUNDS: usize = 8;
 
 /// Behaviour of writes as set by flags and feature gates.
 #[derive(Clone, Copy, Debug)]
-pub struct Policy {
+pub struct WritePolicy {
     /// `--allow-privileged`.
     pub allow_privileged: bool,
     /// Media types the server speaks.
@@ -67,7 +67,7 @@ pub struct Engine {
     /// Subresources and kinds that are actions.
     pub actions: Arc<dyn Actions>,
     /// Settings of the operator.
-    pub policy: Policy,
+    pub policy: WritePolicy,
     /// Fields that writes lose.
     pub gated: FieldGates,
     /// Storage versions that writes wait for, with the feature gate.
@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// Creates `object`, which is decoded, defaulted and in the request's version.
-    pub async fn create(&self, t: &mut Target<'_>, mut object: Value) -> Result<Outcome, Status> {
+    pub async fn create(&self, t: &mut WriteTarget<'_>, mut object: Value) -> Result<WriteOutcome, Status> {
         let generated = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
         let base = meta::text(&object, "generateName").to_owned();
         for round in 1.. {
@@ -152,7 +152,7 @@ impl Engine {
         Err(Status::internal("no name was generated"))
     }
 
-    async fn create_once(&self, t: &mut Target<'_>, object: Value) -> Result<Outcome, Status> {
+    async fn create_once(&self, t: &mut WriteTarget<'_>, object: Value) -> Result<WriteOutcome, Status> {
         let storage = &working(t.row);
         let strategy = strategy::strategy_of(t.row);
         let mut object = self.to_storage(t.row, object);
@@ -176,11 +176,11 @@ impl Engine {
     /// Creates an object that is complete, if nothing is wrong with it.
     async fn create_validated(
         &self,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         storage: &Row,
         mut object: Value,
         reservation: &mut Reservation,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<WriteOutcome, Status> {
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
         errors.extend(
             self.gated.relaxed.validating(storage, None, || validation::validate_create(t.row, storage, &object)),
@@ -205,7 +205,7 @@ impl Engine {
             }
             let mut object = self.finish(pending, storage, 0).await?.tree(self, t.row)?;
             meta::set_text(&mut object, "resourceVersion", given);
-            return Ok(Outcome::Tree(object));
+            return Ok(WriteOutcome::Tree(object));
         }
         let stored = {
             let storing = pin!(self.store_new(t, storage, &key, object, reservation));
@@ -217,12 +217,12 @@ impl Engine {
     /// Writes an object where there must be none; the inner error is what is there.
     async fn store_new(
         &self,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         storage: &Row,
         key: &str,
         object: Value,
         reservation: &mut Reservation,
-    ) -> Result<Result<Outcome, Option<Stored>>, Status> {
+    ) -> Result<Result<WriteOutcome, Option<Stored>>, Status> {
         let mut pending = self.encode_pending(storage, object).await?;
         let ttl = strategy::strategy_of(t.row).expires.then_some(self.event_ttl);
         reservation.sent();

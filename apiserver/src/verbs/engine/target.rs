@@ -14,7 +14,7 @@ use crate::machinery::meta::Propagation;
 use crate::machinery::query::WriteOptions;
 
 /// Object and options of a write.
-pub struct Target<'a> {
+pub struct WriteTarget<'a> {
     /// The row of the request.
     pub row: &'a Row,
     /// Subresource, or "".
@@ -47,7 +47,7 @@ pub struct Target<'a> {
     pub conversions: Option<Arc<Conversions>>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> WriteTarget<'a> {
     /// An object (of that namespace and name) that somebody writes. Admission sees no options, and nobody reads notes.
     pub fn new(
         row: &'a Row,
@@ -75,7 +75,7 @@ impl<'a> Target<'a> {
     }
 }
 
-impl Target<'_> {
+impl WriteTarget<'_> {
     /// Reports whether a write that was refused for its size is repeated without managed fields, which may be large. An
     /// apply is not: it is about managed fields.
     pub(super) fn too_large(&mut self, refused: &Status) -> bool {

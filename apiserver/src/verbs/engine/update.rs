@@ -9,10 +9,10 @@ use shared::status::Status;
 use shared::traces;
 
 use super::super::original::{OriginalState, Retry};
-use super::super::outcome::Outcome;
+use super::super::outcome::WriteOutcome;
 use super::super::preconditions::check_revision;
 use super::super::update_meters;
-use super::{Change, Engine, Reservation, Target, UPDATE_ROUNDS, conflict, storage_status};
+use super::{Change, Engine, Reservation, UPDATE_ROUNDS, WriteTarget, conflict, storage_status};
 use crate::crd;
 use crate::machinery::meta;
 use crate::registry::owners;
@@ -49,7 +49,11 @@ impl Engine {
     }
 
     /// Changes an object, or creates it where there is none and the target says so: then the answer is true.
-    pub async fn update(&self, t: &mut Target<'_>, change: &mut Change<'_>) -> Result<(Outcome, bool), Status> {
+    pub async fn update(
+        &self,
+        t: &mut WriteTarget<'_>,
+        change: &mut Change<'_>,
+    ) -> Result<(WriteOutcome, bool), Status> {
         let storage = &working(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let updating = pin!(async {
@@ -63,11 +67,11 @@ impl Engine {
 
     async fn update_in_rounds(
         &self,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         storage: &Row,
         key: &str,
         change: &mut Change<'_>,
-    ) -> Result<(Outcome, bool), Status> {
+    ) -> Result<(WriteOutcome, bool), Status> {
         let mut found = self.original_state(storage, t.namespace, t.name, key).await?;
         traces::step("initial value restored");
         for _ in 0..UPDATE_ROUNDS {
@@ -106,7 +110,12 @@ impl Engine {
     }
 
     /// Applies a change to an object, and again for as long as it turns out to need the object in further versions.
-    async fn convert_and_change(&self, t: &Target<'_>, old: &Value, change: &mut Change<'_>) -> Result<Value, Status> {
+    async fn convert_and_change(
+        &self,
+        t: &WriteTarget<'_>,
+        old: &Value,
+        change: &mut Change<'_>,
+    ) -> Result<Value, Status> {
         let Some(conversions) = &t.conversions else { return change(Some(old)) };
         for _ in 0..CONVERSION_ROUNDS {
             let new = change(Some(old));
@@ -130,12 +139,12 @@ impl Engine {
     /// One round; the inner error says why there has to be another.
     async fn update_once(
         &self,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         storage: &Row,
         key: &str,
         original: &OriginalState,
         change: &mut Change<'_>,
-    ) -> Result<Result<Outcome, Retry>, Status> {
+    ) -> Result<Result<WriteOutcome, Retry>, Status> {
         let old = self.in_storage_version(storage, original.tree(storage)?).await?;
         let (mut new, mut reservation) = self.apply_change(t, storage, original, &old, change).await?;
         let replaced = match self.validate(t, storage, &mut new, &old).await {
@@ -149,7 +158,7 @@ impl Engine {
     /// The object as its change, admission and its strategy leave it, and what its hook took for it.
     async fn apply_change(
         &self,
-        t: &mut Target<'_>,
+        t: &mut WriteTarget<'_>,
         storage: &Row,
         original: &OriginalState,
         old: &Value,
@@ -184,7 +193,13 @@ impl Engine {
     }
 
     /// Validation, and admission's judgement of what passed it.
-    async fn validate(&self, t: &mut Target<'_>, storage: &Row, new: &mut Value, old: &Value) -> Result<(), Status> {
+    async fn validate(
+        &self,
+        t: &mut WriteTarget<'_>,
+        storage: &Row,
+        new: &mut Value,
+        old: &Value,
+    ) -> Result<(), Status> {
         let mut errors = self.check_admin_access(t, storage, new, Some(old)).await;
         errors.extend(self.gated.relaxed.validating(storage, Some(old), || match t.subresource {
             "" | "scale" => validation::validate_update(t.row, storage, new, old),
@@ -201,13 +216,13 @@ impl Engine {
     /// more is deleted instead.
     async fn replace(
         &self,
-        t: &Target<'_>,
+        t: &WriteTarget<'_>,
         storage: &Row,
         (key, original): (&str, &OriginalState),
         mut new: Value,
         old: Value,
         reservation: &mut Reservation,
-    ) -> Result<Result<Outcome, Retry>, Status> {
+    ) -> Result<Result<WriteOutcome, Retry>, Status> {
         meta::set_text(&mut new, "resourceVersion", meta::text(&old, "resourceVersion"));
         // A write that changes nothing but the times of its owners changes nothing.
         update_meters::keep_timestamps(&mut new, &old);

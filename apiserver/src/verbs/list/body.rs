@@ -32,10 +32,10 @@ const PIECE: u64 = 64;
 const PIECE_MOST: usize = 4 * 64;
 
 /// Appends one object. False, with anything appended, for one that cannot be encoded: it is left out.
-pub type Item = Box<dyn Fn(&Entry, &mut Vec<u8>) -> bool>;
+pub(super) type Item = Box<dyn Fn(&Entry, &mut Vec<u8>) -> bool>;
 
 /// A list about to be written.
-pub struct ListParts {
+pub(super) struct ListParts {
     /// Bytes before the objects.
     pub head: Vec<u8>,
     /// The objects.
@@ -215,7 +215,7 @@ fn streamed<S: 'static>(
 }
 
 /// The answer: in one piece when it is small, else in chunks; compressed when the client takes that and it is large.
-pub fn reply(caches: &Arc<CacheRegistry>, content_type: &str, gzip: bool, parts: ListParts) -> Reply {
+pub(super) fn reply(caches: &Arc<CacheRegistry>, content_type: &str, gzip: bool, parts: ListParts) -> Reply {
     let head = parts.head.clone();
     let mut chunks = Chunks::new(parts);
     let size = if gzip { COMPRESS_FROM + 1 } else { CHUNK };

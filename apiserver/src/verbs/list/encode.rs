@@ -13,11 +13,11 @@ use shared::status::Status;
 use super::body::{self, Item, ListParts};
 use super::found::ListResult;
 use crate::cache::{Entry, Raw};
-use crate::negotiate::{self, Accepted, Format, Shape};
+use crate::negotiate::{self, Accepted, Format, ObjectForm};
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
 use crate::verbs::table::{self, Include};
-use crate::verbs::{Reply, Request};
+use crate::verbs::{Reply, VerbRequest};
 
 const LIST_META: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta";
 
@@ -45,7 +45,7 @@ fn custom_meta(found: &ListResult) -> Value {
 /// Encodes a list.
 pub fn reply(
     engine: &Arc<Engine>,
-    r: &Request,
+    r: &VerbRequest,
     row: &Row,
     accepted: &Accepted,
     include: Include,
@@ -56,13 +56,13 @@ pub fn reply(
     }
     let parts = match (accepted.shape, accepted.format) {
         _ if row.custom.is_some() && accepted.format != Format::Json => Err(found),
-        (Shape::Object, Format::Json) => Ok(json_parts(engine, row, found)),
-        (Shape::Object, Format::Protobuf) if row.is_storage() && !row.storage_json => protobuf_parts(row, found),
-        (Shape::MetadataList(version), Format::Json) => Ok(metadata_parts(engine, row, version, found)),
-        (Shape::MetadataList(version), Format::Protobuf) if !row.storage_json => {
+        (ObjectForm::Object, Format::Json) => Ok(json_parts(engine, row, found)),
+        (ObjectForm::Object, Format::Protobuf) if row.is_storage() && !row.storage_json => protobuf_parts(row, found),
+        (ObjectForm::MetadataList(version), Format::Json) => Ok(metadata_parts(engine, row, version, found)),
+        (ObjectForm::MetadataList(version), Format::Protobuf) if !row.storage_json => {
             protobuf_metadata_parts(version, found)
         }
-        (Shape::Table(version), Format::Json) => Ok(table_parts(engine, row, version, include, found)),
+        (ObjectForm::Table(version), Format::Json) => Ok(table_parts(engine, row, version, include, found)),
         _ => Err(found),
     };
     match parts {
@@ -89,16 +89,16 @@ fn by_trees(
 ) -> Result<Reply, Status> {
     let mut trees: Vec<Value> = found.items.iter().filter_map(|e| served(engine, row, e)).collect();
     let (schema, tree) = match accepted.shape {
-        Shape::Table(version) => {
+        ObjectForm::Table(version) => {
             (negotiate::table_kind("v1"), table::tabulate(row, version, trees.iter(), include, meta(found), true))
         }
-        Shape::Metadata(version) | Shape::MetadataList(version) => {
+        ObjectForm::Metadata(version) | ObjectForm::MetadataList(version) => {
             let items: Vec<Value> = trees.iter().map(|t| negotiate::metadata_of(t, version)).collect();
             let items = if items.is_empty() { Value::Null } else { Value::Array(items) };
             let tree = json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta(found), "items": items});
             (negotiate::partial_list_kind("v1"), tree)
         }
-        Shape::Object => {
+        ObjectForm::Object => {
             let (schema, meta) = match row.custom {
                 Some(_) => (None, custom_meta(found)),
                 None => (row.list_schema(), meta(found)),

@@ -10,11 +10,11 @@ use shared::traces;
 use super::meters;
 use super::options::{self, Freshness, Options};
 use super::token::{cached_token, token};
-use crate::cache::{CacheError, Cacher, Entry, Scope};
+use crate::cache::{CacheError, Cacher, Entry, ListScope};
 use crate::storage;
 use crate::verbs::engine::{Engine, storage_status};
 use crate::verbs::select::Selection;
-use crate::verbs::{Request, get, namespace_of, spans};
+use crate::verbs::{VerbRequest, get, namespace_of, spans};
 
 /// Objects read from etcd at a time.
 const PAGE: i64 = 500;
@@ -63,7 +63,8 @@ fn from_cache(
     let plain = selection.is_everything();
     let filter = (!plain).then(|| selection.clone().filter());
     let term = selection.term();
-    let wanted = Scope { prefix: scope, start: &o.start, limit: o.limit, filter: filter.as_ref(), term: term.as_ref() };
+    let wanted =
+        ListScope { prefix: scope, start: &o.start, limit: o.limit, filter: filter.as_ref(), term: term.as_ref() };
     let snapshot = match o.moment {
         Freshness::Exact(n) => cacher.list_at(&wanted, n)?,
         _ => cacher.list(&wanted, at_least)?,
@@ -87,7 +88,8 @@ fn one_of_that_name(
 ) -> Result<(ListResult, usize), CacheError> {
     let (there, revision) = match o.moment {
         Freshness::Exact(n) => {
-            let snapshot = cacher.list_at(&Scope { prefix: key, start: key, limit: 1, ..Scope::default() }, n)?;
+            let snapshot =
+                cacher.list_at(&ListScope { prefix: key, start: key, limit: 1, ..ListScope::default() }, n)?;
             (snapshot.items.into_iter().find(|e| &*e.key == key), snapshot.revision)
         }
         _ => (cacher.current(key)?, at_least),
@@ -281,7 +283,7 @@ async fn find_converted(
 /// The objects that a request for a collection is about, in the row's version.
 pub async fn requested(
     engine: &Arc<Engine>,
-    r: &Request,
+    r: &VerbRequest,
     row: &Row,
     selection: &Selection,
 ) -> Result<ListResult, Status> {

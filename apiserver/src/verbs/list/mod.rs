@@ -22,11 +22,11 @@ use shared::status::Status;
 
 use super::engine::Engine;
 use super::table::Include;
-use super::{Reply, Request, accepted};
-use crate::negotiate::Shape;
+use super::{Reply, VerbRequest, accepted};
+use crate::negotiate::ObjectForm;
 
 /// The verb.
-pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply, Status> {
+pub async fn list(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Reply, Status> {
     let accepted = accepted(r, false)?;
     let include = Include::read(&r.query);
     let selection = selection(&r.query, row, ListVerb::List)?;
@@ -36,6 +36,6 @@ pub async fn list(engine: &Arc<Engine>, r: &Request, row: &Row) -> Result<Reply,
         return reply(engine, r, row, &accepted, include.unwrap_or(Include::Metadata), empty);
     }
     let found = requested(engine, r, row, &selection).await?;
-    let include = if matches!(accepted.shape, Shape::Table(_)) { include? } else { Include::Metadata };
+    let include = if matches!(accepted.shape, ObjectForm::Table(_)) { include? } else { Include::Metadata };
     reply(engine, r, row, &accepted, include, found)
 }

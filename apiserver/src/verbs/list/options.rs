@@ -54,7 +54,7 @@ pub enum ListVerb {
 }
 
 /// Checks the options both LIST and WATCH have.
-pub fn check(query: &Query, asked: ListVerb) -> Result<(), Status> {
+pub(super) fn check(query: &Query, asked: ListVerb) -> Result<(), Status> {
     let text = |k: &str| query.get(k).unwrap_or("");
     let (rv, matching, cont) = (text("resourceVersion"), text("resourceVersionMatch"), text("continue"));
     let mut errors = Vec::new();

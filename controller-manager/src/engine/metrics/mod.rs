@@ -11,7 +11,7 @@ use shared::metrics::{self, CounterVec, GaugeVec, HistogramVec, exponential};
 
 use self::table::TABLE;
 
-enum Shape {
+enum MetricShape {
     Counter,
     Gauge,
     /// First bucket, factor, number of buckets.
@@ -20,7 +20,7 @@ enum Shape {
     Buckets(&'static [f64]),
 }
 
-impl Shape {
+impl MetricShape {
     fn buckets(&self) -> Vec<f64> {
         match self {
             Self::Histogram(first, factor, n) => exponential(*first, *factor, *n),
@@ -30,7 +30,7 @@ impl Shape {
     }
 }
 
-enum Made {
+enum MadeMetric {
     Counter(CounterVec),
     Gauge(GaugeVec),
     Histogram(HistogramVec),
@@ -39,24 +39,24 @@ enum Made {
 struct Row {
     name: &'static str,
     labels: &'static [&'static str],
-    shape: Shape,
+    shape: MetricShape,
     help: &'static str,
 }
 
 impl Row {
-    fn make(&self) -> Made {
+    fn make(&self) -> MadeMetric {
         match self.shape {
-            Shape::Counter => Made::Counter(metrics::counter(self.name, self.help, self.labels)),
-            Shape::Gauge => Made::Gauge(metrics::gauge(self.name, self.help, self.labels)),
-            Shape::Histogram(..) | Shape::Buckets(_) => {
-                Made::Histogram(metrics::histogram(self.name, self.help, self.labels, self.shape.buckets()))
+            MetricShape::Counter => MadeMetric::Counter(metrics::counter(self.name, self.help, self.labels)),
+            MetricShape::Gauge => MadeMetric::Gauge(metrics::gauge(self.name, self.help, self.labels)),
+            MetricShape::Histogram(..) | MetricShape::Buckets(_) => {
+                MadeMetric::Histogram(metrics::histogram(self.name, self.help, self.labels, self.shape.buckets()))
             }
         }
     }
 }
 
-fn find(name: &str) -> Option<&'static Made> {
-    type Families = HashMap<&'static str, (&'static Row, OnceLock<Made>)>;
+fn find(name: &str) -> Option<&'static MadeMetric> {
+    type Families = HashMap<&'static str, (&'static Row, OnceLock<MadeMetric>)>;
     static FAMILIES: LazyLock<Families> =
         LazyLock::new(|| TABLE.iter().map(|row| (row.name, (row, OnceLock::new()))).collect());
     let found = FAMILIES.get(name);
@@ -74,7 +74,7 @@ pub fn add(name: &str, labels: &[&str], n: usize) {
     if n == 0 {
         return;
     }
-    if let Some(Made::Counter(family)) = find(name)
+    if let Some(MadeMetric::Counter(family)) = find(name)
         && let Ok(counter) = family.get_metric_with_label_values(labels)
     {
         counter.inc_by(float(n));
@@ -83,7 +83,7 @@ pub fn add(name: &str, labels: &[&str], n: usize) {
 
 /// Show a counter that has counted nothing yet.
 pub fn show_zero(name: &str, labels: &[&str]) {
-    if let Some(Made::Counter(family)) = find(name) {
+    if let Some(MadeMetric::Counter(family)) = find(name) {
         // It is there from now on.
         let _ = family.get_metric_with_label_values(labels);
     }
@@ -91,7 +91,7 @@ pub fn show_zero(name: &str, labels: &[&str]) {
 
 /// Set a gauge.
 pub fn set(name: &str, labels: &[&str], value: f64) {
-    if let Some(Made::Gauge(family)) = find(name)
+    if let Some(MadeMetric::Gauge(family)) = find(name)
         && let Ok(gauge) = family.get_metric_with_label_values(labels)
     {
         gauge.set(value);
@@ -100,7 +100,7 @@ pub fn set(name: &str, labels: &[&str], value: f64) {
 
 /// Move a gauge up or down.
 pub fn move_by(name: &str, labels: &[&str], step: f64) {
-    if let Some(Made::Gauge(family)) = find(name)
+    if let Some(MadeMetric::Gauge(family)) = find(name)
         && let Ok(gauge) = family.get_metric_with_label_values(labels)
     {
         gauge.add(step);
@@ -109,7 +109,7 @@ pub fn move_by(name: &str, labels: &[&str], step: f64) {
 
 /// Removes a gauge whose subject is gone.
 pub fn forget(name: &str, labels: &[&str]) {
-    if let Some(Made::Gauge(family)) = find(name) {
+    if let Some(MadeMetric::Gauge(family)) = find(name) {
         // It may never have been set.
         let _ = family.remove_label_values(labels);
     }
@@ -117,7 +117,7 @@ pub fn forget(name: &str, labels: &[&str]) {
 
 /// Add a sample to a histogram.
 pub fn observe(name: &str, labels: &[&str], value: f64) {
-    if let Some(Made::Histogram(family)) = find(name)
+    if let Some(MadeMetric::Histogram(family)) = find(name)
         && let Ok(histogram) = family.get_metric_with_label_values(labels)
     {
         histogram.observe(value);
@@ -133,7 +133,7 @@ pub fn float(n: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use Shape::{Buckets, Counter, Gauge, Histogram};
+    use MetricShape::{Buckets, Counter, Gauge, Histogram};
     use serde_json::Value;
 
     use super::*;

@@ -1,12 +1,12 @@
 //! The families, one row each.
 
-use super::{Row, Shape};
+use super::{MetricShape, Row};
 
-const fn row(name: &'static str, labels: &'static [&'static str], shape: Shape, help: &'static str) -> Row {
+const fn row(name: &'static str, labels: &'static [&'static str], shape: MetricShape, help: &'static str) -> Row {
     Row { name, labels, shape, help }
 }
 
-use Shape::{Buckets, Counter, Gauge, Histogram};
+use MetricShape::{Buckets, Counter, Gauge, Histogram};
 
 /// In seconds.
 const DELETION_DELAYS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];

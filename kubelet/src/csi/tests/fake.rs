@@ -13,7 +13,7 @@ use tonic::{Code, Request, Response, Status};
 
 /// A failure to come.
 #[derive(Clone, Copy, Debug)]
-pub struct Fault {
+pub(super) struct Fault {
     /// The call's name, as it is recorded.
     pub call: &'static str,
     pub code: Code,
@@ -23,7 +23,7 @@ pub struct Fault {
 
 /// State of the driver.
 #[derive(Debug, Default)]
-pub struct State {
+pub(super) struct State {
     /// `stage h`, `publish h u`, `unpublish h u`, `unstage h`.
     pub calls: Vec<String>,
     pub faults: VecDeque<Fault>,
@@ -41,7 +41,7 @@ pub struct State {
 }
 
 impl State {
-    pub fn take_calls(&mut self) -> Vec<String> {
+    pub(super) fn take_calls(&mut self) -> Vec<String> {
         std::mem::take(&mut self.calls)
     }
 
@@ -54,7 +54,7 @@ impl State {
 
 /// The driver.
 #[derive(Clone)]
-pub struct Fake {
+pub(super) struct Fake {
     pub state: Arc<Mutex<State>>,
     capabilities: Vec<Capability>,
 }
@@ -84,12 +84,12 @@ fn user(target: &str) -> String {
 }
 
 impl Fake {
-    pub fn new(capabilities: &[Capability]) -> Self {
+    pub(super) fn new(capabilities: &[Capability]) -> Self {
         Self { state: Arc::default(), capabilities: capabilities.to_vec() }
     }
 
     /// Serves a socket until the task is dropped.
-    pub fn serve(&self, socket: &Path) -> tokio::task::JoinHandle<()> {
+    pub(super) fn serve(&self, socket: &Path) -> tokio::task::JoinHandle<()> {
         fs::remove_file(socket).ok();
         let listener = UnixListener::bind(socket).expect("a socket");
         let server = tonic::transport::Server::builder().add_service(NodeServer::new(self.clone()));

@@ -2,10 +2,10 @@
 
 mod fake;
 
-use super::operations::{Csi, Group};
+use super::operations::{Csi, VolumeGroup};
 use super::v1::node_service_capability::rpc::Type as Capability;
 use super::volume::tests::{driver, persistent};
-use super::{Drivers, Failure, Selinux, Volume, v1};
+use super::{Drivers, Selinux, Volume, VolumeFailure, v1};
 use crate::objects::{ObjectError, ObjectSource};
 use crate::plugins::{Handler as _, Plugin};
 use crate::volumes::tokens::Tokens;
@@ -126,11 +126,16 @@ impl Setup {
         self.register().await;
     }
 
-    async fn mount(&self, uid: &str, volume: &Volume) -> Result<PathBuf, Failure> {
+    async fn mount(&self, uid: &str, volume: &Volume) -> Result<PathBuf, VolumeFailure> {
         self.mount_for(&pod(uid), volume, None).await
     }
 
-    async fn mount_for(&self, pod: &Pod, volume: &Volume, group: Option<Group>) -> Result<PathBuf, Failure> {
+    async fn mount_for(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        group: Option<VolumeGroup>,
+    ) -> Result<PathBuf, VolumeFailure> {
         let ready = self.csi.prepare(pod, volume).await?;
         self.csi.publish(pod, volume, group, ready).await
     }
@@ -368,12 +373,12 @@ async fn inline_volumes_live_and_die_with_their_pod() {
     let refused = Setup::new(&ALL, None).await;
     let failure = refused.mount("a", &volume).await.expect_err("refused");
     let text = "volume mode \"Ephemeral\" not supported by driver d (no CSIDriver object)";
-    assert_eq!(failure, Failure::Publish(text.to_owned()));
+    assert_eq!(failure, VolumeFailure::Publish(text.to_owned()));
 }
 
 #[tokio::test]
 async fn a_group_gets_the_files_or_the_driver_gives_them() {
-    const GROUP: Group = Group { id: 4_711, on_root_mismatch: true };
+    const GROUP: VolumeGroup = VolumeGroup { id: 4_711, on_root_mismatch: true };
     let change = json!({"csi": {"driver": "d", "volumeHandle": "h", "fsType": "ext4"}});
     let setup = Setup::new(&ALL, None).await;
     let path = setup.mount_for(&pod("a"), &volume(change.clone()), Some(GROUP)).await.expect("mounted");
@@ -408,7 +413,7 @@ async fn volumes_grow_and_claims_tell_it() {
     assert_eq!(states(&setup), ["NodeResizeInProgress", "NodeResizeInfeasible"]);
     setup.fail("expand", Code::Unavailable, false);
     let failure = setup.csi.expand(&pod("a"), &volume, &claim("1Gi")).await.expect_err("tried again");
-    assert_eq!(failure, Failure::Expand("rpc error: code = Unavailable desc = injected".to_owned()));
+    assert_eq!(failure, VolumeFailure::Expand("rpc error: code = Unavailable desc = injected".to_owned()));
 }
 
 #[tokio::test]
@@ -420,7 +425,7 @@ async fn a_driver_that_is_away_is_named() {
     let missing = "driver name d not found in the list of registered CSI drivers";
     let failure = setup.mount("b", &volume).await.expect_err("no driver");
     let text = format!("kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: {missing}");
-    assert_eq!(failure, Failure::Stage(text));
+    assert_eq!(failure, VolumeFailure::Stage(text));
     let failure = setup.csi.unpublish("a").await.expect_err("no driver");
     assert!(failure.ends_with(missing), "{failure}");
     setup.register().await;
@@ -450,7 +455,7 @@ async fn a_volume_waits_until_the_node_says_that_it_is_attached() {
     let csi = Csi::new((root.path(), "node"), true, objects, drivers, Arc::new(Tokens::default()));
     let (pod, volume) = (pod("a"), volume(json!({})));
     let failure = csi.prepare(&pod, &volume).await.err();
-    assert_eq!(failure, Some(Failure::Attach("timed out waiting for the condition".to_owned())));
+    assert_eq!(failure, Some(VolumeFailure::Attach("timed out waiting for the condition".to_owned())));
     assert_eq!(csi.in_use(), ["kubernetes.io/csi/d^h"]);
     let status =
         json!({"volumesInUse": csi.in_use(), "volumesAttached": [{"name": csi.in_use()[0], "devicePath": ""}]});
@@ -495,7 +500,7 @@ async fn a_volume_is_mounted_with_the_label_of_its_pod() {
     }
     assert!(setup.csi.is_labelled("a", "pv"), "the runtime relabels nothing");
     let other = setup.mount_for(&labelled("b", "s0:c3"), &volume, None).await.expect_err("another pod has it");
-    assert!(matches!(&other, Failure::Publish(text) if text.contains("ReadWriteOncePod")), "{other:?}");
+    assert!(matches!(&other, VolumeFailure::Publish(text) if text.contains("ReadWriteOncePod")), "{other:?}");
     // What stays staged with the old label is staged anew with the next one.
     setup.fail("unstage", Code::Internal, false);
     setup.unmount("b").await;

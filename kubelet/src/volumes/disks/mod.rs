@@ -19,7 +19,7 @@ mod iscsi;
 pub(super) use fc::FcTarget;
 pub(super) use iscsi::{Chap, IscsiTarget, of_persistent};
 
-use super::helper::{MOUNT, Request};
+use super::helper::{MOUNT, MountRequest};
 use super::mounts;
 use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
 use crate::files::make_private;
@@ -129,7 +129,7 @@ impl Disks {
             let mounted = self.mount_device(&device, disk, &folder).await;
             mounted.map_err(|error| ("MountVolume.MountDevice", error))?;
         }
-        let request = Request::bind(&folder, disk.read_only, &disk.options);
+        let request = MountRequest::bind(&folder, disk.read_only, &disk.options);
         let bound = request.mount(&self.host.program(MOUNT), at).await;
         bound.map_err(|error| ("MountVolume.SetUp", error))
     }

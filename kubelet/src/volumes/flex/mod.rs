@@ -11,11 +11,11 @@ mod call;
 mod setup;
 
 use super::disks::{Host, format};
-use super::helper::{MOUNT, Request, give};
+use super::helper::{MOUNT, MountRequest, give};
 use super::metrics::Plugin;
 use super::mounts;
 use crate::blocking::blocking;
-use crate::csi::Group;
+use crate::csi::VolumeGroup;
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::pods;
@@ -99,7 +99,7 @@ impl FlexVolume {
 }
 
 /// Facts of the pod for a driver.
-fn about(pod: &Pod, secret: Option<&Secret>, group: Option<Group>) -> BTreeMap<String, String> {
+fn about(pod: &Pod, secret: Option<&Secret>, group: Option<VolumeGroup>) -> BTreeMap<String, String> {
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone()).unwrap_or_default();
     let mut facts: BTreeMap<String, String> = [
         ("pod.name", pods::name(pod).to_owned()),
@@ -211,7 +211,7 @@ impl Flex {
         volume: &FlexVolume,
         attached: &str,
         facts: BTreeMap<String, String>,
-        group: Option<Group>,
+        group: Option<VolumeGroup>,
     ) -> Result<(), StepFailure> {
         let driver = self.drivers.get(&volume.driver).await.map_err(|error| ("MountVolume.SetUp", error))?;
         let key = volume.key();
@@ -270,7 +270,7 @@ impl Flex {
         volume: &FlexVolume,
         folder: &Path,
         facts: BTreeMap<String, String>,
-        group: Option<Group>,
+        group: Option<VolumeGroup>,
     ) -> Result<(), String> {
         let place = folder.to_path_buf();
         if blocking(move || prepare(&place)).await? {
@@ -280,7 +280,7 @@ impl Flex {
         let mounted = match driver.call("mount", &[&at, &volume.json(facts)]).await {
             Ok(_) => Ok(()),
             Err(CallFailure::NotSupported) => {
-                let request = Request::bind(&self.device_folder(&volume.key()), false, &[]);
+                let request = MountRequest::bind(&self.device_folder(&volume.key()), false, &[]);
                 request.mount(&self.host.program(MOUNT), folder).await.map(drop)
             }
             Err(CallFailure::Failed(error)) => Err(error),

@@ -203,7 +203,7 @@ fn drivers_are_told_of_volume_pod_and_secret() {
     .expect("a pod");
     let secret: Secret =
         serde_json::from_value(json!({"type": "vendor/disk", "data": {"key": "dmFsdWU="}})).expect("a secret");
-    let group = Group { id: 7, on_root_mismatch: false };
+    let group = VolumeGroup { id: 7, on_root_mismatch: false };
     let source = json!({"fsType": "xfs", "readOnly": true, "options": {"size": "1", "kubernetes.io/readwrite": "rw"}});
     let told: Value =
         serde_json::from_str(&volume(source).json(about(&pod, Some(&secret), Some(group)))).expect("an object");

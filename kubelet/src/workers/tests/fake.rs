@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use crate::topology::{NumaNodes, TopologyConfig, TopologyManager};
 use crate::volumes::{MountedVolume, VolumeError, Volumes};
 use crate::workers::container::tests::settings;
-use crate::workers::context::{Context, NoServices, NodeState, StatusSink};
+use crate::workers::context::{NoServices, NodeState, StatusSink, WorkerContext};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, VolumeMount};
@@ -249,7 +249,7 @@ impl StatusSink for Statuses {
 
 /// The node: parts that a worker needs, and parts that the test holds.
 pub(super) struct FakeNode {
-    pub(super) cx: Arc<Context>,
+    pub(super) cx: Arc<WorkerContext>,
     pub(super) log: Arc<Log>,
     pub(super) runtime: Arc<FakeRuntime>,
     /// Unmounts that may succeed.
@@ -288,7 +288,7 @@ impl FakeNode {
         let exec: Arc<dyn Exec> = Arc::<FakeRuntime>::clone(&runtime);
         let (prober, _) = probes::Manager::new(Arc::clone(&exec), Arc::new(LogSink));
         let volumes = FakeVolumes { log: Arc::clone(&log), unmounts: Arc::clone(&unmounts) };
-        let cx = Context {
+        let cx = WorkerContext {
             runtime: Arc::<FakeRuntime>::clone(&runtime),
             machine: resources::machine_info(root),
             images: Images::new(settings.pulls, root, None, Providers::default()),

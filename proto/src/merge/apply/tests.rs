@@ -345,11 +345,13 @@ proptest! {
 struct Scalers;
 
 impl Versions for Scalers {
-    fn find(&self, api_version: &str) -> Version<'_> {
+    fn find(&self, api_version: &str) -> FieldsVersion<'_> {
         match api_version {
-            "autoscaling/v1" | "autoscaling/v2" => Version::Other(message(api_version, "HorizontalPodAutoscaler")),
-            "autoscaling/v0" => Version::Lost("no way to autoscaling/v0".to_owned()),
-            _ => Version::Gone,
+            "autoscaling/v1" | "autoscaling/v2" => {
+                FieldsVersion::Other(message(api_version, "HorizontalPodAutoscaler"))
+            }
+            "autoscaling/v0" => FieldsVersion::Lost("no way to autoscaling/v0".to_owned()),
+            _ => FieldsVersion::Gone,
         }
     }
 

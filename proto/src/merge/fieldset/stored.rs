@@ -9,24 +9,24 @@ use super::{Element, Set};
 /// A set as it is stored, read when somebody needs more than to look for a few paths in it: of an object's owners most
 /// writes touch none. The stored form must be canonical, as it is where it was stored by a server.
 #[derive(Debug, Clone)]
-pub(in crate::merge) struct Fields {
+pub(in crate::merge) struct StoredFields {
     stored: Option<Value>,
     read: OnceCell<Set>,
 }
 
-impl From<Set> for Fields {
+impl From<Set> for StoredFields {
     fn from(set: Set) -> Self {
         Self { stored: None, read: OnceCell::from(set) }
     }
 }
 
-impl PartialEq for Fields {
+impl PartialEq for StoredFields {
     fn eq(&self, other: &Self) -> bool {
         self.set() == other.set()
     }
 }
 
-impl Fields {
+impl StoredFields {
     /// A stored set; null is an empty one.
     pub(in crate::merge) fn stored(fields: Value) -> Self {
         let stored = if fields.is_object() { fields } else { Value::Object(Map::new()) };

@@ -17,7 +17,7 @@ use shared::informer::{Feed, Store};
 use shared::run::{Shutdown, TaskGroup};
 use tokio::sync::Notify;
 
-use crate::driver::binding::{self, Place, Progress};
+use crate::driver::binding::{self, BoundNode, Progress};
 use crate::driver::core::Core;
 use crate::driver::cycle::Cycle;
 use crate::driver::failure::Reporter;
@@ -315,7 +315,7 @@ impl Api for Arc<Cluster> {
                 let progress = |awaited: &AwaitedClaim| match state.claims.get(&awaited.name) {
                     // Written before it is awaited, so that every form is as new as that.
                     Some(claim) => {
-                        binding::of_provisioned(claim, Some(&volume), Place { node: &there, csi: None }, Some(0))
+                        binding::of_provisioned(claim, Some(&volume), BoundNode { node: &there, csi: None }, Some(0))
                     }
                     None => Progress::Failed("the claim is gone".to_owned()),
                 };

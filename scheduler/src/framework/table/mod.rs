@@ -34,7 +34,7 @@ const MAX_DEMANDS: usize = 4096;
 const SMALL: usize = super::schedule::MIN_FEASIBLE_NODES;
 
 /// Answers remembered for one demand.
-struct Entry {
+struct DemandEntry {
     /// Keeps the address, which is the key, from being used again.
     demand: Arc<Demand>,
     /// The profile's address: two profiles may share a demand no longer, but this costs nothing to check.
@@ -46,14 +46,14 @@ struct Entry {
 /// See the module.
 #[derive(Default)]
 pub struct Tables {
-    entries: HashMap<usize, Entry>,
+    entries: HashMap<usize, DemandEntry>,
     pub(crate) rows: usize,
     clock: u64,
 }
 
 impl Tables {
     /// The entry of a demand; says whether it was there before.
-    fn entry(&mut self, profile: &Profile, demand: &Arc<Demand>) -> (bool, &mut Entry) {
+    fn entry(&mut self, profile: &Profile, demand: &Arc<Demand>) -> (bool, &mut DemandEntry) {
         self.clock += 1;
         let key = Arc::as_ptr(demand) as usize;
         let profile = std::ptr::from_ref(profile) as usize;
@@ -65,8 +65,12 @@ impl Tables {
             self.evict(self.rows, MAX_DEMANDS * 7 / 8);
         }
         let used = self.clock;
-        let entry =
-            self.entries.entry(key).or_insert_with(|| Entry { demand: Arc::clone(demand), profile, used, table: None });
+        let entry = self.entries.entry(key).or_insert_with(|| DemandEntry {
+            demand: Arc::clone(demand),
+            profile,
+            used,
+            table: None,
+        });
         entry.used = used;
         (known, entry)
     }

@@ -14,7 +14,7 @@ use super::MAX_ROWS;
 use super::layout::{Layout, Skips};
 use crate::framework::domains::Touched;
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, Score};
-use crate::framework::rule::Rule;
+use crate::framework::rule::NodeRule;
 use crate::framework::{CycleState, Rejected, Status};
 use crate::model::{NodeInfo, PodInfo};
 
@@ -42,7 +42,7 @@ struct Row {
 const BLANK: Row = Row { seen: 0, verdict: 0, group: NO_GROUP, at: 0, fixed: 0 };
 
 #[derive(Debug, Default)]
-struct Group {
+struct RowGroup {
     key: Box<[i64]>,
     /// Slots by the scores that stand for themselves.
     buckets: BTreeMap<i64, Vec<u32>>,
@@ -55,7 +55,7 @@ struct Group {
 struct Placed {
     /// Position in the layout's list.
     at: usize,
-    rule: Box<dyn Rule>,
+    rule: Box<dyn NodeRule>,
     facet: Range<usize>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Table {
     promises: u64,
     skips: Skips,
     rows: Vec<Row>,
-    groups: Vec<Group>,
+    groups: Vec<RowGroup>,
     /// Groups that ran empty at some time.
     emptied: Vec<u32>,
     by_key: HashMap<Box<[i64]>, u32>,
@@ -305,7 +305,7 @@ impl Table {
                 id
             }
             None => {
-                self.groups.push(Group::default());
+                self.groups.push(RowGroup::default());
                 self.groups.len() - 1
             }
         };
@@ -346,7 +346,7 @@ impl Table {
     }
 
     /// Verdict of the rules on a group.
-    fn verdict(&self, layout: &Layout, group: &Group) -> Status {
+    fn verdict(&self, layout: &Layout, group: &RowGroup) -> Status {
         for placed in &self.hard {
             let status = placed.rule.filter(&group.key[placed.facet.clone()]);
             if !status.is_success() {

@@ -19,23 +19,23 @@ const MAX_DEMANDS: usize = 16;
 pub(super) type Answer = Arc<Result<Candidate, Status>>;
 
 #[derive(Clone)]
-struct Known {
+struct KnownSlot {
     /// The slot's change that was seen.
     changed: u64,
     rank: Option<Rank>,
     answer: Answer,
 }
 
-struct Kept {
+struct RememberedCandidates {
     demand: Arc<Demand>,
     budgets: u64,
     /// As of this version of the promises.
     promises: u64,
     /// By slot.
-    answers: Vec<Option<Known>>,
+    answers: Vec<Option<KnownSlot>>,
 }
 
-impl Kept {
+impl RememberedCandidates {
     /// Forgets nodes whose promises have changed; `false` when that can no longer be told.
     fn follow(&mut self, cx: Context<'_>) -> bool {
         let Some(changed) = cx.nominated.changes_since(self.promises) else { return false };
@@ -51,17 +51,17 @@ impl Kept {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Remembered(VecDeque<Kept>);
+pub(super) struct Remembered(VecDeque<RememberedCandidates>);
 
 impl Remembered {
-    fn of(&mut self, cx: Context<'_>, pod: &PodInfo) -> &mut Kept {
+    fn of(&mut self, cx: Context<'_>, pod: &PodInfo) -> &mut RememberedCandidates {
         let budgets = cx.listers.budgets_version();
         let at = self.0.iter().position(|k| Arc::ptr_eq(&k.demand, &pod.demand));
         let mut kept = at.and_then(|at| self.0.remove(at)).filter(|kept| kept.budgets == budgets);
         if kept.as_mut().is_some_and(|kept| !kept.follow(cx)) {
             kept = None;
         }
-        let kept = kept.unwrap_or_else(|| Kept {
+        let kept = kept.unwrap_or_else(|| RememberedCandidates {
             demand: Arc::clone(&pod.demand),
             budgets,
             promises: cx.nominated.version(),
@@ -90,7 +90,7 @@ impl Remembered {
 pub(super) struct Asking<'a> {
     search: Search<'a>,
     cx: Context<'a>,
-    kept: Option<&'a mut Kept>,
+    kept: Option<&'a mut RememberedCandidates>,
     /// The node that the pod itself was promised.
     own: Option<usize>,
     /// Answers that cannot be kept.
@@ -116,7 +116,7 @@ impl Asking<'_> {
             _ => {
                 let answer = Arc::new(self.search.victims(node));
                 let rank = (*answer).as_ref().ok().map(Candidate::rank);
-                kept.answers[slot] = Some(Known { changed, rank, answer });
+                kept.answers[slot] = Some(KnownSlot { changed, rank, answer });
                 rank
             }
         }

@@ -103,7 +103,7 @@ struct Any<'a> {
 }
 
 /// Choice to try next when everything after it has led to nothing.
-enum Frame<'a> {
+enum Branch<'a> {
     /// The next alternative of a request.
     Alternatives { claim: usize, request: usize, next: usize },
     /// Nothing: the device is one of those that are all wanted.
@@ -307,19 +307,19 @@ impl<'a> Search<'a> {
                 Next::Request { claim, request } => self.request(claim, request, &mut frames)?,
                 Next::Device(at) => self.device(at, &mut frames)?,
                 Next::Back => match frames.pop() {
-                    Some(Frame::Alternatives { claim, request, next }) => {
+                    Some(Branch::Alternatives { claim, request, next }) => {
                         self.alternative(claim, request, next, &mut frames)
                     }
-                    Some(Frame::Fixed(at, taken)) => {
+                    Some(Branch::Fixed(at, taken)) => {
                         self.release(at, taken);
                         Next::Back
                     }
-                    Some(Frame::Any(any)) => self.take_any(any, &mut frames)?,
+                    Some(Branch::Any(any)) => self.take_any(any, &mut frames)?,
                     None => return Ok(false),
                 },
                 Next::Found => {
                     for frame in frames {
-                        if let Frame::Alternatives { claim, request, next } = frame {
+                        if let Branch::Alternatives { claim, request, next } = frame {
                             self.shares[claim].chosen[request] = next - 1;
                         }
                     }
@@ -330,7 +330,7 @@ impl<'a> Search<'a> {
     }
 
     /// Goes on with a request, or with the first of the next claim that has any.
-    fn request(&mut self, mut claim: usize, mut request: usize, frames: &mut Vec<Frame<'a>>) -> Result<Next, Stop> {
+    fn request(&mut self, mut claim: usize, mut request: usize, frames: &mut Vec<Branch<'a>>) -> Result<Next, Stop> {
         while let Some(wanted) = self.setup.wanted.get(claim) {
             self.look_at_the_clock()?;
             if request < wanted.requests.len() {
@@ -341,16 +341,16 @@ impl<'a> Search<'a> {
         Ok(Next::Found)
     }
 
-    fn alternative(&self, claim: usize, request: usize, alternative: usize, frames: &mut Vec<Frame<'a>>) -> Next {
+    fn alternative(&self, claim: usize, request: usize, alternative: usize, frames: &mut Vec<Branch<'a>>) -> Next {
         if alternative >= self.setup.wanted[claim].requests[request].alternatives.len() {
             return Next::Back;
         }
-        frames.push(Frame::Alternatives { claim, request, next: alternative + 1 });
+        frames.push(Branch::Alternatives { claim, request, next: alternative + 1 });
         Next::Device(At { claim, request, alternative, got: 0 })
     }
 
     /// One more device for an alternative.
-    fn device(&mut self, at: At, frames: &mut Vec<Frame<'a>>) -> Result<Next, Stop> {
+    fn device(&mut self, at: At, frames: &mut Vec<Branch<'a>>) -> Result<Next, Stop> {
         self.look_at_the_clock()?;
         let setup = self.setup;
         let want = &setup.wanted[at.claim].requests[at.request].alternatives[at.alternative];
@@ -374,7 +374,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn take_this(&mut self, at: At, taken: Taken<'a>, frames: &mut Vec<Frame<'a>>) -> Result<Next, Stop> {
+    fn take_this(&mut self, at: At, taken: Taken<'a>, frames: &mut Vec<Branch<'a>>) -> Result<Next, Stop> {
         let Taken { want, slice, device } = taken;
         if self.used(at, want, device) || self.portion(want, slice, device).is_none() || !self.affords(slice, device) {
             return Ok(Next::Back);
@@ -386,12 +386,12 @@ impl<'a> Search<'a> {
                 want.short, device.id
             )));
         }
-        frames.push(Frame::Fixed(at, taken));
+        frames.push(Branch::Fixed(at, taken));
         Ok(Next::Device(At { got: at.got + 1, ..at }))
     }
 
     /// Takes the next device that may do; the one before has led to nothing.
-    fn take_any(&mut self, mut any: Any<'a>, frames: &mut Vec<Frame<'a>>) -> Result<Next, Stop> {
+    fn take_any(&mut self, mut any: Any<'a>, frames: &mut Vec<Branch<'a>>) -> Result<Next, Stop> {
         let (at, want, setup) = (any.at, any.want, self.setup);
         if let Some(taken) = any.taken.take() {
             self.release(at, taken);
@@ -409,7 +409,7 @@ impl<'a> Search<'a> {
                 && self.take(at, want, slice, device)
             {
                 any.taken = Some(Taken { want, slice, device });
-                frames.push(Frame::Any(any));
+                frames.push(Branch::Any(any));
                 return Ok(Next::Device(At { got: at.got + 1, ..at }));
             }
         }

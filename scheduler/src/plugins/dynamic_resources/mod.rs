@@ -36,7 +36,8 @@ use crate::framework::plugin::{
     Reserve, Score, normalize_by_max,
 };
 use crate::framework::{
-    Change, ClusterEvent, ConfigError, CycleState, Delta, Features, Hint, Ledger, Listers, Profile, Rejected, Status,
+    ClusterEvent, ConfigError, CycleState, Delta, ExternalChange, Features, Hint, Ledger, Listers, Profile, Rejected,
+    Status,
 };
 use crate::model::extended::pod_of;
 use crate::model::selector::NodeTerm;
@@ -94,7 +95,7 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
 
 /// Facts of the pod's claims in one cycle. Copies share what happens to them later.
 #[derive(Clone)]
-struct Notes {
+struct CycleClaims {
     claims: Vec<Arc<ResourceClaim>>,
     /// The nodes of each claim that is allocated, if it is limited to some; to none when its devices failed, or did not get
     /// ready in time.
@@ -130,7 +131,7 @@ struct Special {
     mappings: Vec<Mapping>,
 }
 
-impl Notes {
+impl CycleClaims {
     /// The claims to allocate on a node, and the one among them that is for extended resources.
     fn setup_on(&self, cx: Context<'_>, node: &NodeInfo) -> Result<(Option<Arc<Setup>>, Option<Special>), Status> {
         let variant = match &self.extended {
@@ -207,7 +208,7 @@ impl PreFilter for DynamicResources {
             return Err(Status::SKIP);
         }
         let setup = (!wanted.is_empty()).then(|| Arc::new(setup(wanted)));
-        state.put(Notes { claims, limits, setup, extended, ledger, later: Arc::default() });
+        state.put(CycleClaims { claims, limits, setup, extended, ledger, later: Arc::default() });
         Ok(PreFiltered::All)
     }
 }
@@ -229,7 +230,7 @@ impl DynamicResources {
 
 impl DynamicResources {
     /// Makes the claim for extended resources, if there is to be one, reserves it, and tells it in the pod's status.
-    async fn make_special(&self, api: &dyn Api, notes: &Notes, pod: &PodInfo) -> Result<(), String> {
+    async fn make_special(&self, api: &dyn Api, notes: &CycleClaims, pod: &PodInfo) -> Result<(), String> {
         let (special, allocation) = {
             let later = notes.later.lock();
             (later.special.clone(), later.allocations.get(&notes.claims.len()).cloned())
@@ -267,7 +268,7 @@ fn stopped(stop: Stop) -> Status {
 
 impl Filter for DynamicResources {
     fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
-        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        let Some(notes) = state.get::<CycleClaims>() else { return Status::SUCCESS };
         let setup = match notes.setup_on(cx, node) {
             Ok((setup, _)) => setup,
             Err(status) => return status,
@@ -296,7 +297,7 @@ impl PostFilter for DynamicResources {
         pod: &PodInfo,
         rejected: &Rejected,
     ) -> (Option<Rescue>, Status) {
-        let Some(notes) = state.get::<Notes>() else {
+        let Some(notes) = state.get::<CycleClaims>() else {
             return (None, Status::unschedulable("no new claims to deallocate"));
         };
         let ours = |s: &Status| s.plugin == NAME && s.reasons().iter().any(|r| r == ELSEWHERE);
@@ -325,11 +326,11 @@ impl PostFilter for DynamicResources {
 
     fn acts(&self, state: &CycleState) -> bool {
         let acts = |later: &Later| later.release.is_some() || later.delete.is_some();
-        state.get::<Notes>().is_some_and(|n| acts(&n.later.lock()))
+        state.get::<CycleClaims>().is_some_and(|n| acts(&n.later.lock()))
     }
 
     async fn act(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {
-        let Some(notes) = state.get::<Notes>() else { return };
+        let Some(notes) = state.get::<CycleClaims>() else { return };
         let (claim, left) = {
             let mut later = notes.later.lock();
             (later.release.take(), later.delete.take())
@@ -348,18 +349,18 @@ impl PostFilter for DynamicResources {
 
 impl PreScore for DynamicResources {
     fn pre_score(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, _: &[&NodeInfo]) -> Status {
-        let choice = |n: &Notes| {
+        let choice = |n: &CycleClaims| {
             let requests = n.setup.iter().flat_map(|s| &s.wanted).flat_map(|w| &w.requests);
             requests.flat_map(|r| r.alternatives.iter().map(|a| a.name != r.name)).any(|alternative| alternative)
         };
         // Without alternatives all nodes are equally good.
-        if state.get::<Notes>().is_some_and(choice) { Status::SUCCESS } else { Status::SKIP }
+        if state.get::<CycleClaims>().is_some_and(choice) { Status::SUCCESS } else { Status::SKIP }
     }
 }
 
 impl Score for DynamicResources {
     fn score(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> i64 {
-        let setup = state.get::<Notes>().and_then(|n| n.setup_on(cx, node).ok()?.0);
+        let setup = state.get::<CycleClaims>().and_then(|n| n.setup_on(cx, node).ok()?.0);
         let Some(setup) = setup else { return 0 };
         let shares = allocate(&setup, &self.selectors, &node.base, self.deadline());
         shares.ok().flatten().map_or(0, |s| result::score(&setup.wanted, &s))
@@ -372,7 +373,7 @@ impl Score for DynamicResources {
 
 impl Reserve for DynamicResources {
     fn reserve(&self, cx: Context<'_>, state: &mut CycleState, _: &PodInfo, node: &Arc<NodeInfo>) -> Status {
-        let Some(notes) = state.get_mut::<Notes>() else { return Status::SUCCESS };
+        let Some(notes) = state.get_mut::<CycleClaims>() else { return Status::SUCCESS };
         let (setup, special) = match notes.setup_on(cx, node) {
             Ok((Some(setup), special)) => (setup, special),
             Ok((None, _)) => return Status::SUCCESS,
@@ -397,7 +398,7 @@ impl Reserve for DynamicResources {
     }
 
     fn unreserve(&self, state: &mut CycleState, _: &PodInfo, _: &str) {
-        let Some(notes) = state.get::<Notes>() else { return };
+        let Some(notes) = state.get::<CycleClaims>() else { return };
         let mut later = notes.later.lock();
         for at in std::mem::take(&mut later.allocations).into_keys() {
             let claim = notes.claims.get(at).or(later.special.as_ref().map(|special| &special.claim));
@@ -411,11 +412,11 @@ impl Reserve for DynamicResources {
 #[async_trait]
 impl PreBind for DynamicResources {
     fn applies(&self, state: &CycleState, _: &PodInfo) -> bool {
-        state.get::<Notes>().is_some_and(|n| !n.claims.is_empty() || n.later.lock().special.is_some())
+        state.get::<CycleClaims>().is_some_and(|n| !n.claims.is_empty() || n.later.lock().special.is_some())
     }
 
     async fn pre_bind(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
-        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        let Some(notes) = state.get::<CycleClaims>() else { return Status::SUCCESS };
         for (at, claim) in notes.claims.iter().enumerate() {
             if claims::reserved_for(claim, pod) {
                 notes.later.lock().reserved.push(ResourceClaim::clone(claim));
@@ -446,7 +447,7 @@ impl PreBind for DynamicResources {
     }
 
     async fn undo(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {
-        let Some(notes) = state.get::<Notes>() else { return };
+        let Some(notes) = state.get::<CycleClaims>() else { return };
         let made = notes.later.lock().made.take();
         if let Some(made) = made {
             notes.later.lock().reserved.retain(|claim| claim.metadata.uid != made.metadata.uid);
@@ -479,11 +480,11 @@ impl Requeue for DynamicResources {
             ClusterEvent::Target { old, new } => {
                 (old.resource_claims != new.resource_claims && claims::all_named(new).is_ok()).into()
             }
-            ClusterEvent::Object(Change::ResourceClaim(delta)) => claim_helps(pod, delta).into(),
-            ClusterEvent::Object(Change::DeviceClass(delta)) => delta.now().is_some().into(),
-            ClusterEvent::Object(Change::ResourceSlice(delta)) => delta.now().is_some().into(),
+            ClusterEvent::Object(ExternalChange::ResourceClaim(delta)) => claim_helps(pod, delta).into(),
+            ClusterEvent::Object(ExternalChange::DeviceClass(delta)) => delta.now().is_some().into(),
+            ClusterEvent::Object(ExternalChange::ResourceSlice(delta)) => delta.now().is_some().into(),
             // Slices count as changed when rules about their devices do.
-            ClusterEvent::Object(Change::DeviceTaintRule(_)) => Hint::Queue,
+            ClusterEvent::Object(ExternalChange::DeviceTaintRule(_)) => Hint::Queue,
             _ => Hint::Skip,
         }
     }

@@ -93,7 +93,7 @@ pub(super) struct Wanted {
 }
 
 /// The parts that requests and alternatives have in common.
-struct Parts<'a> {
+struct RequestParts<'a> {
     name: String,
     short: &'a str,
     class: &'a str,
@@ -144,7 +144,7 @@ fn read_request(
     let name = &request.name;
     let mut alternatives = Vec::new();
     if let Some(exactly) = &request.exactly {
-        alternatives.push(Parts {
+        alternatives.push(RequestParts {
             name: name.clone(),
             short: name,
             class: &exactly.device_class_name,
@@ -157,7 +157,7 @@ fn read_request(
         });
     }
     for sub in request.first_available.iter().flatten() {
-        alternatives.push(Parts {
+        alternatives.push(RequestParts {
             name: format!("{name}/{}", sub.name),
             short: &sub.name,
             class: &sub.device_class_name,
@@ -182,8 +182,8 @@ fn read_request(
     Ok(Request { name: name.clone(), alternatives })
 }
 
-fn want(listers: &dyn Listers, claim: &ResourceClaim, parts: Parts<'_>) -> Result<Want, Status> {
-    let Parts { name, short, class, .. } = parts;
+fn want(listers: &dyn Listers, claim: &ResourceClaim, parts: RequestParts<'_>) -> Result<Want, Status> {
+    let RequestParts { name, short, class, .. } = parts;
     if class.is_empty() {
         return Err(Status::error(format!("request {name}: unsupported request type")));
     }

@@ -14,7 +14,8 @@ use crate::framework::diagnosis::Rejected;
 use crate::framework::lister::Fixed;
 use crate::framework::plugin::{Filter, PostFilter, PreBind, PreEnqueue, PreFilter, Requeue, Reserve, Score};
 use crate::framework::{
-    Change, ClusterEvent, Code, Context, CycleState, Delta, Features, Hint, Nominated, Profile, ProfileConfig, Status,
+    ClusterEvent, Code, Context, CycleState, Delta, ExternalChange, Features, Hint, Nominated, Profile, ProfileConfig,
+    Status,
 };
 use crate::model::{NodeInfo, PodInfo, Snapshot};
 use crate::testing::{PodBuilder, node, pod};
@@ -124,7 +125,7 @@ impl World {
         let (mut state, _) = self.answers(plugin, pod);
         let status = self.cycle(|cx| plugin.reserve(cx, &mut state, pod, &self.nodes[node]));
         assert!(status.is_success(), "{status}");
-        let notes = state.get::<super::Notes>().expect("notes");
+        let notes = state.get::<super::CycleClaims>().expect("notes");
         let found = notes.later.lock().allocations.values().map(|a| serde_json::to_value(a).expect("value")).collect();
         (state, found)
     }
@@ -653,7 +654,7 @@ fn what_brings_a_pod_back() {
     };
     let held = || json!({"allocation": {}});
     let changed = |old: Option<Arc<ResourceClaim>>, new: Option<Arc<ResourceClaim>>| {
-        ClusterEvent::Object(Change::ResourceClaim(Delta { old, new }))
+        ClusterEvent::Object(ExternalChange::ResourceClaim(Delta { old, new }))
     };
     for (what, event, want) in [
         ("its claim came", changed(None, Some(with("c", json!({})))), Hint::Queue),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Amounts, InterPodAffinity, count, resolved, shift};
 use crate::framework::domains::{Domains, Touched, Trackers};
 use crate::framework::plugin::{Context, Filter, PreFilter, PreFiltered};
-use crate::framework::rule::Rule;
+use crate::framework::rule::NodeRule;
 use crate::framework::{CycleState, Status};
 use crate::model::selector::Labels;
 use crate::model::{AffinityTerm, Demand, NodeBase, NodeInfo, PodInfo, Snapshot};
@@ -97,7 +97,7 @@ impl Plan {
 }
 
 #[derive(Clone, Debug)]
-struct Notes {
+struct AffinityState {
     plan: Arc<Plan>,
     /// Domains with pods this one must be near.
     near: Vec<Domains>,
@@ -107,7 +107,7 @@ struct Notes {
     refused: Vec<Domains>,
 }
 
-impl Notes {
+impl AffinityState {
     fn shift(&mut self, other: &PodInfo, node: &NodeInfo, by: i64) {
         let plan = Arc::clone(&self.plan);
         let mut adds = Adds::default();
@@ -140,18 +140,18 @@ impl PreFilter for InterPodAffinity {
         } else {
             cx.snapshot.nodes().iter().for_each(|n| look(n));
         }
-        state.put(Notes { plan: Arc::new(plan), near, far, refused });
+        state.put(AffinityState { plan: Arc::new(plan), near, far, refused });
         Ok(PreFiltered::All)
     }
 
     fn add_pod(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, added: &PodInfo, node: &NodeInfo) {
-        if let Some(notes) = state.get_mut::<Notes>() {
+        if let Some(notes) = state.get_mut::<AffinityState>() {
             notes.shift(added, node, 1);
         }
     }
 
     fn remove_pod(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, removed: &PodInfo, node: &NodeInfo) {
-        if let Some(notes) = state.get_mut::<Notes>() {
+        if let Some(notes) = state.get_mut::<AffinityState>() {
             notes.shift(removed, node, -1);
         }
     }
@@ -159,7 +159,9 @@ impl PreFilter for InterPodAffinity {
 
 impl Filter for InterPodAffinity {
     fn filter(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
-        let Some(Notes { plan, near, far, refused }) = state.get::<Notes>() else { return Status::SUCCESS };
+        let Some(AffinityState { plan, near, far, refused }) = state.get::<AffinityState>() else {
+            return Status::SUCCESS;
+        };
         let base = &node.base;
         let some = |list: &[Domains]| list.iter().any(|d| d.at(base).is_some_and(|n| n > 0));
         let near_at = |key: &str| match near.iter().find(|d| d.key() == key) {
@@ -186,7 +188,7 @@ impl Kept {
     }
 }
 
-impl Rule for Kept {
+impl NodeRule for Kept {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.plan.affinity, &self.plan.anti_affinity, &self.plan.namespace_labels).hash(&mut hasher);
@@ -236,6 +238,6 @@ impl Rule for Kept {
     fn note(&self, state: &mut CycleState) {
         let domains = |trackers: &Trackers| trackers.list().iter().map(|t| t.domains().clone()).collect();
         let (near, far, refused) = (domains(&self.near), domains(&self.far), domains(&self.refused));
-        state.put(Notes { plan: Arc::clone(&self.plan), near, far, refused });
+        state.put(AffinityState { plan: Arc::clone(&self.plan), near, far, refused });
     }
 }

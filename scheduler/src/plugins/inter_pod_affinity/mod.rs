@@ -2,7 +2,7 @@
 //! `pkg/scheduler/framework/plugins/interpodaffinity`.
 //!
 //! HOT (held by `examples/throughput.rs`, shapes `*affinity`). `hard` keeps pods away, `soft` weighs wishes, the pod's own
-//! and those of pods already there; both judge by what a node shows ([`Rule`]), whether the counts were kept current or
+//! and those of pods already there; both judge by what a node shows ([`NodeRule`]), whether the counts were kept current or
 //! taken just now.
 
 mod hard;
@@ -16,8 +16,8 @@ use serde_json::Value;
 use super::read_args;
 use crate::framework::domains::Domains;
 use crate::framework::plugin::{Context, Plugin, Requeue};
-use crate::framework::rule::{Rule, Rules};
-use crate::framework::{Change, ClusterEvent, ConfigError, Hint};
+use crate::framework::rule::{NodeRule, Rules};
+use crate::framework::{ClusterEvent, ConfigError, ExternalChange, Hint};
 use crate::model::{AffinityTerm, NodeBase, PodInfo, Selector};
 
 /// Upstream's name.
@@ -50,12 +50,12 @@ pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
 }
 
 impl Rules for InterPodAffinity {
-    fn hard(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
+    fn hard(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
         Some(Box::new(hard::Kept::new(hard::Plan::of(cx, pod))))
     }
 
-    fn soft(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
-        self.soft_plan(cx, pod).map(|plan| Box::new(soft::Kept::new(plan)) as Box<dyn Rule>)
+    fn soft(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
+        self.soft_plan(cx, pod).map(|plan| Box::new(soft::Kept::new(plan)) as Box<dyn NodeRule>)
     }
 }
 
@@ -134,7 +134,7 @@ impl Requeue for InterPodAffinity {
             }
             ClusterEvent::Node { old, new } => node_helps(pod, old.as_deref(), new).into(),
             ClusterEvent::Target { old, new } => (old.labels != new.labels).into(),
-            ClusterEvent::Object(Change::Namespace(_)) => Hint::Queue,
+            ClusterEvent::Object(ExternalChange::Namespace(_)) => Hint::Queue,
             _ => Hint::Skip,
         }
     }

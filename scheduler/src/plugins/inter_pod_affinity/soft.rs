@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Amounts, InterPodAffinity, count, resolved};
 use crate::framework::domains::{Domains, Touched, Trackers};
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, PreScore, Score};
-use crate::framework::rule::Rule;
+use crate::framework::rule::NodeRule;
 use crate::framework::{CycleState, Status};
 use crate::model::demand::Weighted;
 use crate::model::selector::Labels;
@@ -71,7 +71,7 @@ impl Plan {
 }
 
 #[derive(Clone, Debug)]
-struct Notes(Vec<Domains>);
+struct AffinityScores(Vec<Domains>);
 
 impl PreScore for InterPodAffinity {
     fn pre_score(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, _: &[&NodeInfo]) -> Status {
@@ -86,14 +86,14 @@ impl PreScore for InterPodAffinity {
         if sums.is_empty() {
             return Status::SKIP;
         }
-        state.put(Notes(sums));
+        state.put(AffinityScores(sums));
         Status::SUCCESS
     }
 }
 
 impl Score for InterPodAffinity {
     fn score(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> i64 {
-        state.get::<Notes>().map_or(0, |notes| notes.0.iter().filter_map(|d| d.at(&node.base)).sum())
+        state.get::<AffinityScores>().map_or(0, |notes| notes.0.iter().filter_map(|d| d.at(&node.base)).sum())
     }
 
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's formula in floats")]
@@ -119,7 +119,7 @@ impl Kept {
     }
 }
 
-impl Rule for Kept {
+impl NodeRule for Kept {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.plan.wishes, &self.plan.namespace_labels).hash(&mut hasher);

@@ -13,7 +13,7 @@ use super::strategy::Strategy;
 use crate::framework::lister::resources_of;
 use crate::framework::plugin::{Context, Filter, Plugin, Requeue, Score};
 use crate::framework::status::Reason;
-use crate::framework::{Change, ClusterEvent, Code, ConfigError, CycleState, Delta, Features, Hint, Status};
+use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Delta, ExternalChange, Features, Hint, Status};
 use crate::model::extended::may_be_devices;
 use crate::model::{NodeInfo, PodInfo, Resource};
 use crate::plugins::read_args;
@@ -131,7 +131,9 @@ impl Requeue for Fit {
                 });
                 (fits && gains).into()
             }
-            ClusterEvent::Object(Change::DeviceClass(delta)) => (self.delegates && stands_now(pod, delta)).into(),
+            ClusterEvent::Object(ExternalChange::DeviceClass(delta)) => {
+                (self.delegates && stands_now(pod, delta)).into()
+            }
             _ => Hint::Skip,
         }
     }

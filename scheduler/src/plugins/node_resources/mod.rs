@@ -13,7 +13,7 @@ use crate::model::{NodeInfo, PodInfo, Resource};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "Written")]
 pub struct ResourceSpec {
-    kind: Kind,
+    kind: ResourceKind,
     weight: i64,
 }
 
@@ -27,7 +27,7 @@ struct Written {
 
 /// Kinds of resources, so that the hot path compares no names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+enum ResourceKind {
     Cpu,
     Memory,
     Storage,
@@ -37,16 +37,16 @@ enum Kind {
 impl From<Written> for ResourceSpec {
     fn from(w: Written) -> Self {
         let kind = match w.name.as_str() {
-            "cpu" => Kind::Cpu,
-            "memory" => Kind::Memory,
-            "ephemeral-storage" => Kind::Storage,
-            _ => Kind::Scalar(w.name),
+            "cpu" => ResourceKind::Cpu,
+            "memory" => ResourceKind::Memory,
+            "ephemeral-storage" => ResourceKind::Storage,
+            _ => ResourceKind::Scalar(w.name),
         };
         Self { kind, weight: w.weight.max(1) }
     }
 }
 
-impl Kind {
+impl ResourceKind {
     fn of(&self, r: &Resource) -> i64 {
         match self {
             Self::Cpu => r.milli_cpu,
@@ -59,7 +59,7 @@ impl Kind {
 
 impl ResourceSpec {
     fn defaults() -> Vec<Self> {
-        [Kind::Cpu, Kind::Memory].map(|kind| Self { kind, weight: 1 }).to_vec()
+        [ResourceKind::Cpu, ResourceKind::Memory].map(|kind| Self { kind, weight: 1 }).to_vec()
     }
 
     /// Request of the pod, without stand-ins.
@@ -71,10 +71,10 @@ impl ResourceSpec {
     fn allocatable_and_taken(&self, pod: &PodInfo, node: &NodeInfo, non_zero: bool) -> (i64, i64) {
         let asked = self.kind.of(if non_zero { &pod.non_zero } else { &pod.requests });
         let taken = match self.kind {
-            Kind::Cpu if non_zero => node.non_zero_cpu,
-            Kind::Memory if non_zero => node.non_zero_memory,
+            ResourceKind::Cpu if non_zero => node.non_zero_cpu,
+            ResourceKind::Memory if non_zero => node.non_zero_memory,
             // Who does not ask for an extended resource is not judged by it.
-            Kind::Scalar(_) if asked == 0 => return (0, 0),
+            ResourceKind::Scalar(_) if asked == 0 => return (0, 0),
             _ => self.kind.of(&node.requested),
         };
         (self.kind.of(&node.base.allocatable), taken.saturating_add(asked))

@@ -22,7 +22,7 @@ pub struct ShapePoint {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-enum Kind {
+enum StrategyType {
     #[default]
     LeastAllocated,
     MostAllocated,
@@ -40,21 +40,21 @@ struct Ratio {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Strategy {
     #[serde(rename = "type")]
-    kind: Kind,
+    kind: StrategyType,
     resources: Vec<ResourceSpec>,
     requested_to_capacity_ratio: Option<Ratio>,
 }
 
 impl Default for Strategy {
     fn default() -> Self {
-        Self { kind: Kind::default(), resources: ResourceSpec::defaults(), requested_to_capacity_ratio: None }
+        Self { kind: StrategyType::default(), resources: ResourceSpec::defaults(), requested_to_capacity_ratio: None }
     }
 }
 
 impl Strategy {
     /// Returns the fault of the strategy, if there is one.
     pub fn problem(&self) -> Option<String> {
-        if self.kind != Kind::RequestedToCapacityRatio {
+        if self.kind != StrategyType::RequestedToCapacityRatio {
             return None;
         }
         let shape = self.requested_to_capacity_ratio.as_ref().map(|r| r.shape.as_slice()).unwrap_or_default();
@@ -73,22 +73,22 @@ impl Strategy {
     /// The score of a node with the pod on it.
     pub fn score(&self, pod: &PodInfo, node: &NodeInfo) -> i64 {
         let (mut sum, mut weights) = (0_i64, 0_i64);
-        let ratio = self.kind == Kind::RequestedToCapacityRatio;
+        let ratio = self.kind == StrategyType::RequestedToCapacityRatio;
         for r in &self.resources {
             let (has, taken) = r.allocatable_and_taken(pod, node, true);
             if has == 0 {
                 continue;
             }
             let score = match self.kind {
-                Kind::LeastAllocated => {
+                StrategyType::LeastAllocated => {
                     if taken > has {
                         0
                     } else {
                         part(has - taken, has)
                     }
                 }
-                Kind::MostAllocated => part(taken.min(has), has),
-                Kind::RequestedToCapacityRatio => {
+                StrategyType::MostAllocated => part(taken.min(has), has),
+                StrategyType::RequestedToCapacityRatio => {
                     let used = if taken > has { MAX_UTILIZATION } else { part(taken, has) };
                     let score = self.shape(used);
                     if score <= 0 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{PodTopologySpread, count, counts_node, counts_pod, has_all_keys};
 use crate::framework::domains::{Domains, Touched, Tracker};
 use crate::framework::plugin::{Context, Filter, PreFilter, PreFiltered};
-use crate::framework::rule::Rule;
+use crate::framework::rule::NodeRule;
 use crate::framework::{CycleState, Status};
 use crate::model::{Demand, NodeInfo, PodInfo, Snapshot, SpreadConstraint};
 
@@ -50,12 +50,12 @@ impl Plan {
 }
 
 #[derive(Clone, Debug)]
-struct Notes {
+struct SpreadState {
     plan: Arc<Plan>,
     domains: Vec<Domains>,
 }
 
-impl Notes {
+impl SpreadState {
     fn shift(&mut self, other: &PodInfo, node: &NodeInfo, by: i64) {
         if !has_all_keys(&self.plan.constraints, &node.base) {
             return;
@@ -79,18 +79,18 @@ impl PreFilter for PodTopologySpread {
                 }
             }
         }
-        state.put(Notes { plan: Arc::new(plan), domains });
+        state.put(SpreadState { plan: Arc::new(plan), domains });
         Ok(PreFiltered::All)
     }
 
     fn add_pod(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, added: &PodInfo, node: &NodeInfo) {
-        if let Some(notes) = state.get_mut::<Notes>() {
+        if let Some(notes) = state.get_mut::<SpreadState>() {
             notes.shift(added, node, 1);
         }
     }
 
     fn remove_pod(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, removed: &PodInfo, node: &NodeInfo) {
-        if let Some(notes) = state.get_mut::<Notes>() {
+        if let Some(notes) = state.get_mut::<SpreadState>() {
             notes.shift(removed, node, -1);
         }
     }
@@ -98,7 +98,7 @@ impl PreFilter for PodTopologySpread {
 
 impl Filter for PodTopologySpread {
     fn filter(&self, _: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
-        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        let Some(notes) = state.get::<SpreadState>() else { return Status::SUCCESS };
         notes.plan.judge(notes.domains.iter().map(|d| (d.at(&node.base), d)))
     }
 }
@@ -116,7 +116,7 @@ impl Kept {
     }
 }
 
-impl Rule for Kept {
+impl NodeRule for Kept {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.plan.constraints.hash(&mut hasher);
@@ -145,6 +145,6 @@ impl Rule for Kept {
 
     fn note(&self, state: &mut CycleState) {
         let domains = self.trackers.iter().map(|t| t.domains().clone()).collect();
-        state.put(Notes { plan: Arc::clone(&self.plan), domains });
+        state.put(SpreadState { plan: Arc::clone(&self.plan), domains });
     }
 }

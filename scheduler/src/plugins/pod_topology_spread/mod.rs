@@ -2,7 +2,7 @@
 //! `pkg/scheduler/framework/plugins/podtopologyspread`.
 //!
 //! HOT (held by `examples/throughput.rs`, shapes `spread` and `preferred-spread`). `hard` keeps pods away from domains
-//! that have too many already, `soft` likes domains with few; both judge by what a node shows ([`Rule`]), whether the
+//! that have too many already, `soft` likes domains with few; both judge by what a node shows ([`NodeRule`]), whether the
 //! counts were kept current or taken just now.
 
 mod hard;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::read_args;
 use crate::framework::plugin::{Context, Plugin, Requeue};
-use crate::framework::rule::{Rule, Rules};
+use crate::framework::rule::{NodeRule, Rules};
 use crate::framework::{ClusterEvent, ConfigError, Features, Hint};
 use crate::model::selector::Labels;
 use crate::model::{Demand, NodeBase, NodeInfo, PodInfo, Selector, SpreadConstraint};
@@ -94,12 +94,12 @@ impl PodTopologySpread {
 }
 
 impl Rules for PodTopologySpread {
-    fn hard(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
-        self.hard_plan(cx, pod).map(|plan| Box::new(hard::Kept::new(plan)) as Box<dyn Rule>)
+    fn hard(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
+        self.hard_plan(cx, pod).map(|plan| Box::new(hard::Kept::new(plan)) as Box<dyn NodeRule>)
     }
 
-    fn soft(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn Rule>> {
-        self.soft_plan(cx, pod).map(|plan| Box::new(soft::Kept::new(plan)) as Box<dyn Rule>)
+    fn soft(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
+        self.soft_plan(cx, pod).map(|plan| Box::new(soft::Kept::new(plan)) as Box<dyn NodeRule>)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{HOSTNAME, PodTopologySpread, count, counts_node, has_all_keys};
 use crate::framework::domains::{Domains, MISSING, Touched, Tracker};
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, PreScore, Score};
-use crate::framework::rule::Rule;
+use crate::framework::rule::NodeRule;
 use crate::framework::{CycleState, Status};
 use crate::model::{Demand, NodeBase, NodeInfo, PodInfo, Snapshot, SpreadConstraint};
 
@@ -63,7 +63,7 @@ fn weight(domains: usize) -> f64 {
 }
 
 #[derive(Clone, Debug)]
-struct Notes {
+struct SpreadScores {
     plan: Arc<Plan>,
     weights: Vec<f64>,
     /// Unused for hostnames, which are counted node by node.
@@ -91,14 +91,14 @@ impl PreScore for PodTopologySpread {
                 }
             }
         }
-        state.put(Notes { plan: Arc::new(plan), weights, domains });
+        state.put(SpreadScores { plan: Arc::new(plan), weights, domains });
         Status::SUCCESS
     }
 }
 
 impl Score for PodTopologySpread {
     fn score(&self, _: Context<'_>, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> i64 {
-        let Some(Notes { plan, weights, domains }) = state.get::<Notes>() else { return 0 };
+        let Some(SpreadScores { plan, weights, domains }) = state.get::<SpreadScores>() else { return 0 };
         let here = plan.constraints.iter().zip(domains).map(|(c, domains)| {
             if c.topology_key == HOSTNAME {
                 return node.base.labels.get(HOSTNAME).map(|_| count(c, pod, node));
@@ -122,7 +122,7 @@ impl Score for PodTopologySpread {
 }
 
 /// One constraint's counts, kept current.
-enum Counts {
+enum DomainCounts {
     /// Pods on each node.
     Hosts(Vec<i64>),
     Domains(Tracker),
@@ -131,21 +131,21 @@ enum Counts {
 /// Plan whose counts are kept current.
 pub(super) struct Kept {
     plan: Plan,
-    counts: Vec<Counts>,
+    counts: Vec<DomainCounts>,
     weights: Vec<f64>,
 }
 
 impl Kept {
     pub(super) fn new(plan: Plan) -> Self {
         let counts = plan.constraints.iter().map(|c| match c.topology_key.as_str() {
-            HOSTNAME => Counts::Hosts(Vec::new()),
-            key => Counts::Domains(Tracker::whole(key)),
+            HOSTNAME => DomainCounts::Hosts(Vec::new()),
+            key => DomainCounts::Domains(Tracker::whole(key)),
         });
         Self { counts: counts.collect(), weights: vec![0.0; plan.constraints.len()], plan }
     }
 }
 
-impl Rule for Kept {
+impl NodeRule for Kept {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.plan.constraints, self.plan.require_all).hash(&mut hasher);
@@ -157,14 +157,14 @@ impl Rule for Kept {
         let counted = node.filter(|node| !self.plan.ignores(&node.base));
         for (c, counts) in self.plan.constraints.iter().zip(&mut self.counts) {
             match counts {
-                Counts::Hosts(shown) => {
+                DomainCounts::Hosts(shown) => {
                     if shown.len() <= slot {
                         shown.resize(slot + 1, MISSING);
                     }
                     let host = node.filter(|n| n.base.labels.contains_key(HOSTNAME));
                     shown[slot] = host.map_or(MISSING, |n| count(c, &self.plan.pod, n));
                 }
-                Counts::Domains(tracker) => {
+                DomainCounts::Domains(tracker) => {
                     let adds = counted.and_then(|n| self.plan.adds(c, n));
                     tracker.set(slot, node.map(|n| &*n.base), adds, touched);
                 }
@@ -174,8 +174,8 @@ impl Rule for Kept {
 
     fn facet(&self, slot: usize, out: &mut Vec<i64>) {
         out.extend(self.counts.iter().map(|counts| match counts {
-            Counts::Hosts(shown) => shown.get(slot).copied().unwrap_or(MISSING),
-            Counts::Domains(tracker) => tracker.token(slot),
+            DomainCounts::Hosts(shown) => shown.get(slot).copied().unwrap_or(MISSING),
+            DomainCounts::Domains(tracker) => tracker.token(slot),
         }));
     }
 
@@ -185,9 +185,9 @@ impl Rule for Kept {
 
     fn prepare(&mut self, _: Context<'_>, fitting: &[(&[i64], usize)]) {
         let counted = || fitting.iter().filter(|(facet, _)| !(self.plan.require_all && facet.contains(&MISSING)));
-        let size = |(i, counts): (usize, &Counts)| match counts {
-            Counts::Hosts(_) => counted().map(|(_, n)| n).sum(),
-            Counts::Domains(_) => {
+        let size = |(i, counts): (usize, &DomainCounts)| match counts {
+            DomainCounts::Hosts(_) => counted().map(|(_, n)| n).sum(),
+            DomainCounts::Domains(_) => {
                 let mut domains: Vec<i64> = counted().map(|(facet, _)| facet[i]).collect();
                 domains.sort_unstable();
                 domains.dedup();
@@ -199,8 +199,8 @@ impl Rule for Kept {
 
     fn score(&self, facet: &[i64]) -> i64 {
         let here = self.counts.iter().zip(facet).map(|(counts, token)| match counts {
-            Counts::Hosts(_) => (*token != MISSING).then_some(*token),
-            Counts::Domains(tracker) => tracker.sum(*token),
+            DomainCounts::Hosts(_) => (*token != MISSING).then_some(*token),
+            DomainCounts::Domains(tracker) => tracker.sum(*token),
         });
         self.plan.score(&self.weights, here)
     }

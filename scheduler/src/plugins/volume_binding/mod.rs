@@ -27,7 +27,7 @@ use super::{pod_owns, uses_claim};
 use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::framework::ledger::Choice;
 use crate::framework::plugin::{Context, Filter, Plugin, PreBind, PreFilter, PreFiltered, Requeue, Reserve};
-use crate::framework::{Change, ClusterEvent, Code, ConfigError, CycleState, Features, Hint, Ledger, Status};
+use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, ExternalChange, Features, Hint, Ledger, Status};
 use crate::metrics;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
@@ -72,7 +72,7 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Notes {
+struct BindingState {
     /// Of the volumes that are bound already.
     bound: Vec<Reach>,
     /// A bound claim's volume is gone.
@@ -124,7 +124,7 @@ fn annotation<'a>(claim: &'a PersistentVolumeClaim, name: &str) -> Option<&'a st
 
 impl PreFilter for VolumeBinding {
     fn pre_filter(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Status> {
-        let mut notes = Notes::default();
+        let mut notes = BindingState::default();
         let mut any = false;
         let mut names = HashSet::new();
         let mut immediate = false;
@@ -182,7 +182,7 @@ impl PreFilter for VolumeBinding {
 }
 
 /// Plans the volumes of the delayed claims on a node; `None` when they cannot all have one.
-fn plan(cx: Context<'_>, notes: &Notes, node: &NodeBase) -> Option<Plan> {
+fn plan(cx: Context<'_>, notes: &BindingState, node: &NodeBase) -> Option<Plan> {
     let mut plan = Plan::default();
     if notes.delayed.is_empty() {
         return Some(plan);
@@ -242,7 +242,7 @@ fn bound_reachable(cx: Context<'_>, bound: &[Reach], node: &NodeBase) -> Result<
 
 impl Filter for VolumeBinding {
     fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
-        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        let Some(notes) = state.get::<BindingState>() else { return Status::SUCCESS };
         let mut reasons = Vec::new();
         match bound_reachable(cx, &notes.bound, &node.base) {
             Ok(true) => {}
@@ -270,7 +270,7 @@ impl Filter for VolumeBinding {
 
 impl Reserve for VolumeBinding {
     fn reserve(&self, cx: Context<'_>, state: &mut CycleState, _: &PodInfo, node: &Arc<NodeInfo>) -> Status {
-        let Some(notes) = state.get::<Notes>() else { return Status::SUCCESS };
+        let Some(notes) = state.get::<BindingState>() else { return Status::SUCCESS };
         let Some(plan) = plan(cx, notes, &node.base) else {
             return Status::unschedulable("node(s) didn't find available persistent volumes to bind");
         };
@@ -393,24 +393,24 @@ impl Requeue for VolumeBinding {
 }
 
 /// Reports whether the change of another object may help a pod.
-fn helps(pod: &PodInfo, change: &Change) -> bool {
+fn helps(pod: &PodInfo, change: &ExternalChange) -> bool {
     match change {
-        Change::PersistentVolumeClaim(d) => d.now().is_some_and(|c| uses_claim(pod, c)),
-        Change::PersistentVolume(d) => d.now().is_some(),
-        Change::StorageClass(d) => match (d.before(), d.now()) {
+        ExternalChange::PersistentVolumeClaim(d) => d.now().is_some_and(|c| uses_claim(pod, c)),
+        ExternalChange::PersistentVolume(d) => d.now().is_some(),
+        ExternalChange::StorageClass(d) => match (d.before(), d.now()) {
             (Some(old), Some(new)) => old.allowed_topologies != new.allowed_topologies,
             (_, new) => new.is_some(),
         },
-        Change::CsiNode(d) => match (d.before(), d.now()) {
+        ExternalChange::CsiNode(d) => match (d.before(), d.now()) {
             (Some(old), Some(new)) => migrated(old) != migrated(new),
             (_, new) => new.is_some(),
         },
         // A driver that no longer publishes its capacity is no longer limited by it.
-        Change::CsiDriver(d) => match (d.before(), d.now()) {
+        ExternalChange::CsiDriver(d) => match (d.before(), d.now()) {
             (Some(old), Some(new)) => capacity::published(old) && !capacity::published(new),
             _ => false,
         },
-        Change::StorageCapacity(d) => match (d.before(), d.now()) {
+        ExternalChange::StorageCapacity(d) => match (d.before(), d.now()) {
             (Some(old), Some(new)) => capacity::grew(old, new),
             (_, new) => new.is_some(),
         },

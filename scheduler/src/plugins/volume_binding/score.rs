@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Notes, Plan, VolumeBinding, capacity, class_of, plan};
+use super::{BindingState, Plan, VolumeBinding, capacity, class_of, plan};
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, PreScore, Score};
 use crate::framework::{CycleState, Status};
 use crate::model::resource::value;
@@ -20,13 +20,13 @@ type ByClass = BTreeMap<String, (i64, i64)>;
 
 impl PreScore for VolumeBinding {
     fn pre_score(&self, _: Context<'_>, state: &mut CycleState, _: &PodInfo, _: &[&NodeInfo]) -> Status {
-        if state.get::<Notes>().is_some() { Status::SUCCESS } else { Status::SKIP }
+        if state.get::<BindingState>().is_some() { Status::SUCCESS } else { Status::SKIP }
     }
 }
 
 impl Score for VolumeBinding {
     fn score(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> i64 {
-        let plan = state.get::<Notes>().and_then(|notes| plan(cx, notes, &node.base));
+        let plan = state.get::<BindingState>().and_then(|notes| plan(cx, notes, &node.base));
         match (plan, &self.shape) {
             (Some(plan), Some(shape)) => mean(&by_class(&plan), shape),
             _ => 0,

@@ -6,7 +6,7 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue
 
 use super::super::dispatch;
 use super::super::library;
-use super::super::node::{Candidate, Fold, How, Indexed, Kind, Node};
+use super::super::node::{ExprKind, Fold, How, Indexed, Node, OverloadCandidate};
 use super::super::types::Type;
 use super::unify::Fresh;
 use super::{Checker, Local, dotted};
@@ -40,12 +40,12 @@ impl Checker<'_> {
         let name = name.inner();
         let operand = self.expression(operand);
         let of = self.field(id, &operand.of, name, true);
-        Node { kind: Kind::OptionalSelect { operand: Box::new(operand), field: name.into() }, of, id }
+        Node { kind: ExprKind::OptionalSelect { operand: Box::new(operand), field: name.into() }, of, id }
     }
 
     /// The functions of a name that take these arguments, and the type of what they make.
-    fn candidates(&mut self, name: &str, member: bool, arguments: &[Node]) -> Option<(Vec<Candidate>, Type)> {
-        let (mut fitting, mut of): (Vec<Candidate>, Option<Type>) = (Vec::new(), None);
+    fn candidates(&mut self, name: &str, member: bool, arguments: &[Node]) -> Option<(Vec<OverloadCandidate>, Type)> {
+        let (mut fitting, mut of): (Vec<OverloadCandidate>, Option<Type>) = (Vec::new(), None);
         for entry in library::overloads(name, member, self.extras) {
             let declared = entry.arguments();
             let mut fresh = Fresh::new(&mut self.known);
@@ -61,7 +61,7 @@ impl Checker<'_> {
                 Some(of) if of.is_dyn() || of.is(&result) => of,
                 Some(_) => Type::Dyn,
             });
-            fitting.push(Candidate { entry, arguments: declared });
+            fitting.push(OverloadCandidate { entry, arguments: declared });
         }
         of.map(|of| (fitting, of))
     }
@@ -94,7 +94,7 @@ impl Checker<'_> {
         let of = if self.problems.found.len() > before { Type::Error } else { Type::Bool };
         let Ok(both) = <[Node; 2]>::try_from(arguments) else { return self.undeclared(id, name) };
         let both = Box::new(both);
-        Node { kind: if name == "_&&_" { Kind::And(both) } else { Kind::Or(both) }, of, id }
+        Node { kind: if name == "_&&_" { ExprKind::And(both) } else { ExprKind::Or(both) }, of, id }
     }
 
     /// The types of the variables of a comprehension over something.
@@ -145,7 +145,7 @@ impl Checker<'_> {
         self.locals.truncate(base);
         let of = self.known.resolve(&result.of);
         let fold = Fold { range, variables: variables.len(), init, condition, step, result };
-        Node { kind: Kind::Fold(Box::new(fold)), of, id }
+        Node { kind: ExprKind::Fold(Box::new(fold)), of, id }
     }
 
     fn wanted(&mut self, of: &Type, found: &Node) {
@@ -156,14 +156,14 @@ impl Checker<'_> {
 }
 
 /// Kind of a call: operators that are no functions are told apart.
-fn kind(name: &str, member: bool, candidates: Vec<Candidate>, arguments: Vec<Node>) -> Kind {
+fn kind(name: &str, member: bool, candidates: Vec<OverloadCandidate>, arguments: Vec<Node>) -> ExprKind {
     let arguments = match name {
         "_?_:_" => match <[Node; 3]>::try_from(arguments) {
-            Ok(parts) => return Kind::Condition(Box::new(parts)),
+            Ok(parts) => return ExprKind::Condition(Box::new(parts)),
             Err(arguments) => arguments,
         },
         "@not_strictly_false" => match <[Node; 1]>::try_from(arguments) {
-            Ok([inner]) => return Kind::NotStrictlyFalse(Box::new(inner)),
+            Ok([inner]) => return ExprKind::NotStrictlyFalse(Box::new(inner)),
             Err(arguments) => arguments,
         },
         "_[_]" | "_[?_]" => match <[Node; 2]>::try_from(arguments) {
@@ -173,7 +173,7 @@ fn kind(name: &str, member: bool, candidates: Vec<Candidate>, arguments: Vec<Nod
                     |of: fn(&Type) -> bool| !optional && candidates.iter().any(|c| c.arguments.first().is_some_and(of));
                 let of =
                     Indexed { list: takes(|t| matches!(t, Type::List(_))), map: takes(|t| matches!(t, Type::Map(_))) };
-                return Kind::Index { operand: Box::new(operand), index: Box::new(index), optional, of };
+                return ExprKind::Index { operand: Box::new(operand), index: Box::new(index), optional, of };
             }
             Err(arguments) => arguments,
         },
@@ -181,5 +181,5 @@ fn kind(name: &str, member: bool, candidates: Vec<Candidate>, arguments: Vec<Nod
     };
     let how = if member && matches!(name, "or" | "orValue") { How::Otherwise } else { How::Plain };
     let operator = dispatch::operator(name);
-    Kind::Call { name: name.into(), member, candidates, arguments, pattern: None, operator, how }
+    ExprKind::Call { name: name.into(), member, candidates, arguments, pattern: None, operator, how }
 }

@@ -2,7 +2,7 @@
 //! of mixed types.
 
 use super::super::library;
-use super::super::node::{Kind, Node};
+use super::super::node::{ExprKind, Node};
 use super::super::types::Type;
 use super::super::value::Value;
 use super::Problems;
@@ -16,17 +16,17 @@ pub(super) fn judge(root: &mut Node, problems: &mut Problems) {
 fn visit(node: &mut Node, mixed: bool, problems: &mut Problems) {
     let mut below = mixed;
     match &node.kind {
-        Kind::Call { name, member, arguments, .. } => {
+        ExprKind::Call { name, member, arguments, .. } => {
             below |= &**name == "format";
             call(node, name, &arguments[usize::from(*member)..], problems);
         }
-        Kind::List(items) if !mixed => {
+        ExprKind::List(items) if !mixed => {
             let types = items.iter().map(|(item, optional)| (item.id, given(&item.of, *optional)));
             if let Some((id, wanted, found)) = first_odd(types) {
                 tell(problems, id, &wanted, &found);
             }
         }
-        Kind::Map(entries) if !mixed => {
+        ExprKind::Map(entries) if !mixed => {
             // Each odd one is told of, unlike in lists.
             let mut wanted: Option<(Type, Type)> = None;
             for (key, value, optional) in entries {
@@ -62,18 +62,18 @@ fn first_odd(mut types: impl Iterator<Item = (u64, Type)>) -> Option<(u64, Type,
 }
 
 fn call(node: &Node, name: &str, arguments: &[Node], problems: &mut Problems) {
-    let first = arguments.first().filter(|first| matches!(first.kind, Kind::Literal(_)) && !first.is_type());
+    let first = arguments.first().filter(|first| matches!(first.kind, ExprKind::Literal(_)) && !first.is_type());
     let bad = match (name, first.map(|first| &first.kind)) {
-        ("duration", Some(Kind::Literal(value))) => match value {
+        ("duration", Some(ExprKind::Literal(value))) => match value {
             Value::String(text) => library::duration(text).is_none(),
             _ => true,
         },
-        ("timestamp", Some(Kind::Literal(value))) => match value {
+        ("timestamp", Some(ExprKind::Literal(value))) => match value {
             Value::String(text) => library::timestamp(text).is_none(),
             Value::Int(seconds) => library::at(*seconds).is_none(),
             _ => true,
         },
-        ("matches", Some(Kind::Literal(Value::String(text)))) => crate::patterns::compile(text).is_err(),
+        ("matches", Some(ExprKind::Literal(Value::String(text)))) => crate::patterns::compile(text).is_err(),
         ("format", _) => return format(node, problems),
         _ => false,
     };
@@ -91,9 +91,9 @@ impl Node {
 
 /// Checks that the arguments of a literal format string fit its clauses.
 fn format(node: &Node, problems: &mut Problems) {
-    let Kind::Call { arguments, .. } = &node.kind else { return };
+    let ExprKind::Call { arguments, .. } = &node.kind else { return };
     let [template, list] = arguments.as_slice() else { return };
-    let (Some(template), Kind::List(items)) = (template.text(), &list.kind) else { return };
+    let (Some(template), ExprKind::List(items)) = (template.text(), &list.kind) else { return };
     let types: Vec<Option<String>> = items.iter().map(|(item, _)| item.of.at_runtime()).collect();
     let mut at = None;
     let wanted = library::pieces(template, types.len(), |piece| {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use cel::common::ast::{Expr, IdedEntryExpr, IdedExpr, ListExpr, LiteralValue, SelectExpr};
 
-use super::node::{Kind, Node};
+use super::node::{ExprKind, Node};
 use super::parse::{Parsed, pairs};
 use super::types::Type;
 use super::value::{Text, Value};
@@ -136,7 +136,7 @@ impl Checker<'_> {
     /// Takes down what is wrong; anything goes with the part from then on.
     fn complain(&mut self, id: u64, message: String) -> Node {
         self.problems.add(id, message);
-        Node { kind: Kind::Literal(Value::Null), of: Type::Error, id }
+        Node { kind: ExprKind::Literal(Value::Null), of: Type::Error, id }
     }
 
     fn undeclared(&mut self, id: u64, name: &str) -> Node {
@@ -151,17 +151,17 @@ impl Checker<'_> {
     fn named(&mut self, id: u64, name: &str) -> Option<Node> {
         let name = name.trim_start_matches('.');
         if let Some(slot) = self.locals.iter().rposition(|l| &*l.name == name) {
-            let kind = Kind::Local { name: name.into(), slot, taken: self.step_of == Some(slot) };
+            let kind = ExprKind::Local { name: name.into(), slot, taken: self.step_of == Some(slot) };
             return Some(Node { kind, of: self.locals[slot].of.clone(), id });
         }
         if let Some(of) = self.variables.get(name) {
             if !self.mentioned.iter().any(|m| m == name) {
                 self.mentioned.push(name.to_owned());
             }
-            return Some(Node { kind: Kind::Variable(name.into()), of: of.clone(), id });
+            return Some(Node { kind: ExprKind::Variable(name.into()), of: of.clone(), id });
         }
         let (known, written) = TYPES.iter().find(|(n, _)| *n == name)?;
-        let kind = Kind::Literal(Value::Type(Text::Borrowed(known)));
+        let kind = ExprKind::Literal(Value::Type(Text::Borrowed(known)));
         // The type of types is called like any of them.
         let of = if *known == "type" { Type::of(Type::Type(None)) } else { Type::of(Type::declared(written)) };
         Some(Node { kind, of, id })
@@ -180,14 +180,14 @@ impl Checker<'_> {
     fn part(&mut self, e: &IdedExpr) -> Node {
         let id = e.id;
         match &e.expr {
-            Expr::Unspecified => Node { kind: Kind::Literal(Value::Null), of: Type::Dyn, id },
+            Expr::Unspecified => Node { kind: ExprKind::Literal(Value::Null), of: Type::Dyn, id },
             Expr::Ident(name) => match self.named(id, name) {
                 Some(found) => found,
                 None => self.undeclared(id, name),
             },
             Expr::Literal(value) => {
                 let (value, of) = constant(value);
-                Node { kind: Kind::Literal(value), of, id }
+                Node { kind: ExprKind::Literal(value), of, id }
             }
             Expr::List(list) => self.list(id, list),
             Expr::Map(map) => self.map(id, &map.entries),
@@ -229,7 +229,7 @@ impl Checker<'_> {
             items.push((item, optional));
         }
         let of = of.unwrap_or_else(|| self.known.fresh());
-        Node { kind: Kind::List(items), of: Type::list(of), id }
+        Node { kind: ExprKind::List(items), of: Type::list(of), id }
     }
 
     fn map(&mut self, id: u64, entries: &[IdedEntryExpr]) -> Node {
@@ -244,7 +244,7 @@ impl Checker<'_> {
         }
         let key = key_of.unwrap_or_else(|| self.known.fresh());
         let of = Type::map(key, value_of.unwrap_or_else(|| self.known.fresh()));
-        Node { kind: Kind::Map(out), of, id }
+        Node { kind: ExprKind::Map(out), of, id }
     }
 
     fn select(&mut self, e: &IdedExpr, select: &SelectExpr) -> Node {
@@ -258,13 +258,13 @@ impl Checker<'_> {
         let declared = |of: String| self.variables.contains_key(&format!("{of}.{}", select.field));
         if select.test && dotted(&select.operand).is_some_and(declared) {
             // A variable that is declared is there, whatever becomes of it.
-            return Node { kind: Kind::Literal(Value::Bool(true)), of: Type::Bool, id: e.id };
+            return Node { kind: ExprKind::Literal(Value::Bool(true)), of: Type::Bool, id: e.id };
         }
         let operand = self.expression(&select.operand);
         let of = self.field(e.id, &operand.of, &select.field, false);
         let of = if select.test { Type::Bool } else { of };
         let field = select.field.as_str().into();
-        Node { kind: Kind::Select { operand: Box::new(operand), field, test: select.test }, of, id: e.id }
+        Node { kind: ExprKind::Select { operand: Box::new(operand), field, test: select.test }, of, id: e.id }
     }
 
     /// The type of a field of something of a type.

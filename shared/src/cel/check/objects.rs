@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{EntryExpr, StructExpr};
 
-use super::super::node::{Kind, Node};
+use super::super::node::{ExprKind, Node};
 use super::super::types::{Shape, Type};
 use super::Checker;
 
@@ -15,9 +15,9 @@ pub(super) fn is_structure(name: &str) -> bool {
 
 /// `Object` or a part of one, whose fields can be anything.
 #[derive(Debug)]
-struct Part(String);
+struct ObjectPart(String);
 
-impl Shape for Part {
+impl Shape for ObjectPart {
     fn name(&self) -> &str {
         &self.0
     }
@@ -36,7 +36,9 @@ static PATCH: LazyLock<Type> = LazyLock::new(|| {
 fn made(name: &str) -> Option<Type> {
     match name {
         "JSONPatch" => Some(PATCH.clone()),
-        _ if name == "Object" || name.starts_with("Object.") => Some(Type::Object(Arc::new(Part(name.to_owned())))),
+        _ if name == "Object" || name.starts_with("Object.") => {
+            Some(Type::Object(Arc::new(ObjectPart(name.to_owned()))))
+        }
         _ => None,
     }
 }
@@ -62,6 +64,6 @@ impl Checker<'_> {
             }
             fields.push((field.field.as_str().into(), value, field.optional));
         }
-        Node { kind: Kind::Struct { name: name.into(), fields }, of, id }
+        Node { kind: ExprKind::Struct { name: name.into(), fields }, of, id }
     }
 }

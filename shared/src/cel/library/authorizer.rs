@@ -10,9 +10,9 @@ use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Opaque, Value};
 
 /// The type of `authorizer`.
-pub const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";
+pub(crate) const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";
 /// The type of `authorizer.requestResource`.
-pub const RESOURCE: &str = "kubernetes.authorization.ResourceCheck";
+pub(crate) const RESOURCE: &str = "kubernetes.authorization.ResourceCheck";
 const PATH: &str = "kubernetes.authorization.PathCheck";
 const GROUP: &str = "kubernetes.authorization.GroupCheck";
 const DECISION: &str = "kubernetes.authorization.Decision";

@@ -4,17 +4,17 @@
 //! and the estimate all read the same row. What is of no CEL type is opaque: only these functions see inside.
 
 mod address;
-pub mod authorizer;
+pub(super) mod authorizer;
 mod convert;
-pub mod format;
+pub(super) mod format;
 mod lists;
 mod operators;
 mod optional;
 mod patch;
 mod print;
-pub mod quantity;
+pub(super) mod quantity;
 mod regex;
-pub mod semver;
+pub(super) mod semver;
 mod text;
 mod time;
 mod url;

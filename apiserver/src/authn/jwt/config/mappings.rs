@@ -7,7 +7,7 @@ use regex::Regex;
 use serde_json::Value;
 use shared::status::field::{Error, Path};
 
-use super::{Mapping, Rule};
+use super::{ClaimRule, Mapping};
 use crate::expressions::{self, Dialect, ResultType};
 use crate::machinery::tree;
 
@@ -24,7 +24,7 @@ fn compiles(dialect: Dialect, expression: &str, wanted: ResultType, path: Path, 
     }
 }
 
-pub(super) fn read_rules(entry: &Value, path: &Path, errors: &mut Vec<Error>) -> Vec<Rule> {
+pub(super) fn read_rules(entry: &Value, path: &Path, errors: &mut Vec<Error>) -> Vec<ClaimRule> {
     let (mut claims, mut expressions) = (HashSet::new(), HashSet::new());
     let mut rules = Vec::new();
     for (at, rule) in tree::list(entry, "/claimValidationRules").iter().enumerate() {
@@ -42,7 +42,7 @@ pub(super) fn read_rules(entry: &Value, path: &Path, errors: &mut Vec<Error>) ->
                 if !claims.insert(claim) {
                     errors.push(Error::duplicate(at.child("claim"), claim));
                 }
-                rules.push(Rule::Claim { claim: claim.to_owned(), value: text("/requiredValue").to_owned() });
+                rules.push(ClaimRule::Claim { claim: claim.to_owned(), value: text("/requiredValue").to_owned() });
             }
             (true, false) => {
                 if !text("/requiredValue").is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn read_rules(entry: &Value, path: &Path, errors: &mut Vec<Error>) ->
                     errors.push(Error::duplicate(at.child("expression"), expression));
                 } else if compiles(Dialect::Claims, expression, ResultType::Bool, at.child("expression"), errors) {
                     let (expression, message) = (expression.to_owned(), text("/message").to_owned());
-                    rules.push(Rule::Expression { expression, message });
+                    rules.push(ClaimRule::Expression { expression, message });
                 }
             }
         }
@@ -182,7 +182,7 @@ fn reads(expression: &str, claim: &str) -> bool {
 pub(super) fn check_email(
     username: &Mapping,
     extra: &[(String, String)],
-    rules: &[Rule],
+    rules: &[ClaimRule],
     path: &Path,
     errors: &mut Vec<Error>,
 ) {
@@ -191,8 +191,8 @@ pub(super) fn check_email(
         return;
     }
     let in_rules = rules.iter().filter_map(|r| match r {
-        Rule::Expression { expression, .. } => Some(expression),
-        Rule::Claim { .. } => None,
+        ClaimRule::Expression { expression, .. } => Some(expression),
+        ClaimRule::Claim { .. } => None,
     });
     let mut all = std::iter::once(expression).chain(extra.iter().map(|(_, e)| e)).chain(in_rules);
     if !all.any(|e| reads(e, "email_verified")) {

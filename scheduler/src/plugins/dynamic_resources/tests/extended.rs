@@ -123,6 +123,6 @@ async fn claim_of_an_earlier_attempt_is_deleted_and_the_pod_tried_again() {
     it.act(&server, &state, &p).await;
     assert_eq!(*server.calls.lock(), ["update claim left", "delete left"]);
     let gone = Delta { old: Some(Arc::new(read::<ResourceClaim>(&left()))), new: None };
-    let hint = it.hint(&p, &ClusterEvent::Object(Change::ResourceClaim(gone)));
+    let hint = it.hint(&p, &ClusterEvent::Object(ExternalChange::ResourceClaim(gone)));
     assert_eq!(hint, Hint::Queue);
 }

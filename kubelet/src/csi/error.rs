@@ -1,0 +1,25 @@
+//! Failures of CSI calls and of the steps that are made of them.
+
+/// A call of a driver that failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct CallError {
+    /// `rpc error: code = Internal desc = …`.
+    pub(super) message: String,
+    pub(super) code: tonic::Code,
+    /// False where the driver may have done the work, or may still do it.
+    pub(super) is_final: bool,
+}
+
+/// A step of making a volume ready that failed, with the text of its cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum VolumeFailure {
+    /// Attaching, or waiting for it.
+    Attach(String),
+    /// Staging: once for the node.
+    Stage(String),
+    /// Publishing: once for each pod.
+    Publish(String),
+    /// Growing the file system, or the device.
+    Expand(String),
+}
