@@ -179,6 +179,16 @@ impl Cluster {
         said.out
     }
 
+    /// Makes a namespace and waits until pods may be created there: admission asks for the namespace's service account,
+    /// which a controller makes a moment later.
+    pub fn namespace(&self, name: &str) {
+        self.kubectl(&format!("create namespace {name}"));
+        self.until(&format!("{name} has its service account"), 30, || {
+            let said = self.try_kubectl(&["--namespace", name, "get", "serviceaccount", "default"], None);
+            if said.ok { Ok(()) } else { Err(said.err) }
+        });
+    }
+
     /// A kubectl command line that must fail; returns what it says.
     pub fn refused(&self, line: &str) -> String {
         let said = self.try_kubectl(&line.split_whitespace().collect::<Vec<_>>(), None);

@@ -59,7 +59,7 @@ pub fn by_webhook(cluster: &Cluster) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let certificates = Pki::new(&cluster.layout().root);
     let webhook = runtime.block_on(Webhook::start(&certificates, |_, request| Some(review(request))));
-    cluster.kubectl("create namespace meshed");
+    cluster.namespace("meshed");
     cluster.kubectl("label namespace meshed mesh=yes");
     cluster.feed("create -f -", &configuration(&webhook));
 

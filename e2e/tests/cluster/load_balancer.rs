@@ -6,10 +6,6 @@ use e2e::testing::{Cluster, url};
 
 const OBJECTS: &str = r#"
 apiVersion: v1
-kind: Namespace
-metadata: {name: balanced}
----
-apiVersion: v1
 kind: Pod
 metadata: {name: web, namespace: balanced, labels: {app: web}}
 spec:
@@ -46,6 +42,7 @@ fn addresses(cluster: &Cluster, service: &str) -> Vec<String> {
 /// Each Service that is not for another implementation has an address of each of its families, which answers while it has
 /// the Service, and refuses connections afterwards.
 pub fn gives_addresses(cluster: &Cluster, families: usize) {
+    cluster.namespace("balanced");
     cluster.feed("apply -f -", OBJECTS);
     let mut given = Vec::new();
     for (service, wanted) in [("everywhere", families), ("local", 1)] {
