@@ -8,6 +8,7 @@
 pub mod client;
 pub mod collector;
 pub mod connections;
+pub mod dice;
 pub mod figures;
 pub mod histories;
 pub mod http2;

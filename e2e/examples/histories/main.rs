@@ -11,7 +11,8 @@ mod world;
 use std::time::{Duration, Instant};
 
 use testkit::client::Client;
-use testkit::histories::{self, Dice, check};
+use testkit::dice::Dice;
+use testkit::histories::{self, check};
 use testkit::pki::Identity;
 use world::World;
 
@@ -61,7 +62,7 @@ async fn main() -> anyhow::Result<()> {
     let mut world = World::start(&binary, SERVERS).await;
     let clients: Vec<Client> = world.ports.iter().map(|port| Client::new(*port, &world.pki, Identity::Admin)).collect();
     let client = move |n: usize| clients[n].clone();
-    let breaking = break_things(&mut world, Dice(seed), seconds);
+    let breaking = break_things(&mut world, Dice::new(seed), seconds);
     let history = histories::run(seed, workers, SERVERS, client, breaking).await;
     println!("{:?}", histories::summary(&history));
     let wrong = check::violations(&history);

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use testkit::client::Client;
-use testkit::histories::{self, Dice, check};
+use testkit::dice::Dice;
+use testkit::histories::{self, check};
 
 use crate::machines::{Fault, Machines};
 
@@ -31,7 +32,7 @@ fn one_history_explains_kills_freezes_and_partitions() {
             let clients: Vec<Client> = (0..3).map(|at| machines.client(at)).collect();
             let client = move |at: usize| clients[at].clone();
             let mut faults = BTreeMap::new();
-            let breaking = break_things(&mut machines, &mut faults, Dice(seed), Duration::from_secs(seconds));
+            let breaking = break_things(&mut machines, &mut faults, Dice::new(seed), Duration::from_secs(seconds));
             let history = histories::run(seed, WORKERS, 3, client, breaking).await;
             (machines, faults, history)
         })

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::client::Client;
-use testkit::histories::Dice;
+use testkit::dice::Dice;
 use testkit::network::Space;
 use testkit::pki::{Identity, MACHINES, Pki};
 use testkit::process::Process;

@@ -20,10 +20,11 @@ use serde_json::json;
 
 use leaders::{LEASE, Leaders, MANAGER, SCHEDULER};
 use placed::Placed;
+use testkit::dice::Dice;
 use testkit::http2::Client;
 use testkit::objects::post;
 use testkit::world::World;
-use workload::{Dice, Workload};
+use workload::Workload;
 
 const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy

@@ -20,24 +20,6 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const GIVE_UP: Duration = Duration::from_mins(3);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Numbers from a seed (splitmix64).
-pub struct Dice(u64);
-
-impl Dice {
-    /// From a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// A number of a range.
-    pub fn between(&mut self, from: u64, to: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let n = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        from + (n ^ (n >> 31)) % (to - from).max(1)
-    }
-}
-
 /// See the module.
 pub struct Workload {
     client: Client,

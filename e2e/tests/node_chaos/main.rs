@@ -10,7 +10,6 @@
 #![allow(clippy::panic, clippy::expect_used, reason = "a test panics to say what is wrong")]
 
 mod book;
-mod dice;
 mod disk;
 mod moments;
 mod outage;
@@ -20,11 +19,11 @@ mod strike;
 
 use std::time::Duration;
 
-use dice::Dice;
 use e2e::testing::Cluster;
 use moments::{Moment, OF_DELETION, OF_START};
 use pods::{Kind, Population};
 use strike::Victim;
+use testkit::dice::Dice;
 
 /// The node under test.
 const NODE: &str = "node-1";

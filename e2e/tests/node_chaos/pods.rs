@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use e2e::testing::{Cluster, is_ready, text};
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
 use crate::{NODE, book};
+use testkit::dice::Dice;
 
 /// The witness that commands are run in.
 pub const WITNESS: &str = "witness";

@@ -8,8 +8,8 @@ use e2e::testing::Cluster;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::dice::Dice;
 use crate::disk;
+use testkit::dice::Dice;
 
 /// Processes to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::dice::Dice;
 use check::{Event, History, List, Outcome, Wish, Write};
 
 const NAMESPACE: &str = "default";
@@ -28,21 +29,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 const WATCH: Duration = Duration::from_secs(25);
 /// Time after the damage in which all must have been seen.
 const LATE: Duration = Duration::from_secs(300);
-
-/// Numbers that follow from a seed (SplitMix64).
-#[derive(Clone)]
-pub struct Dice(pub u64);
-
-impl Dice {
-    /// Below `sides`.
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
 
 fn revision(object: &Value) -> i64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|r| r.parse().ok()).unwrap_or(0)
@@ -183,7 +169,7 @@ pub async fn run(
         (0..servers).map(|n| tokio::spawn(follow(client(n), from, target.clone(), given_up.clone()))).collect();
     let running: Vec<_> = (0..workers)
         .map(|id| {
-            let dice = Dice(seed ^ (id as u64).wrapping_mul(0x1234_5678_9abc_def1));
+            let dice = Dice::new(seed ^ (id as u64).wrapping_mul(0x1234_5678_9abc_def1));
             let mut worker =
                 Worker { id, client: client(id % servers), dice, start, writes: Vec::new(), lists: Vec::new() };
             let stop = stop.clone();
@@ -207,7 +193,8 @@ pub async fn run(
         history.writes.extend(worker.writes);
         history.lists.extend(worker.lists);
     }
-    let mut last = Worker { id: workers, client: first, dice: Dice(0), start, writes: Vec::new(), lists: Vec::new() };
+    let mut last =
+        Worker { id: workers, client: first, dice: Dice::new(0), start, writes: Vec::new(), lists: Vec::new() };
     while !last.writes.iter().any(|w| matches!(w.outcome, Outcome::Done(_))) && Instant::now() < give_up {
         let mark = format!("end-{}", last.writes.len());
         let answer =
