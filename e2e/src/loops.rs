@@ -39,19 +39,23 @@ fn all() -> Result<Vec<Loop>> {
     Ok(parse(&run(&program.display().to_string(), &["--list", "--noheadings", "--output", COLUMNS])?))
 }
 
-/// Inodes of the files below a folder, on its device alone.
-fn inodes(folder: &Path, device: u64, found: &mut BTreeSet<u64>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Ok(metadata) = entry.metadata() else { continue };
-        if metadata.dev() != device {
-            continue;
-        }
-        if metadata.is_dir() {
-            inodes(&entry.path(), device, found);
-        } else {
-            found.insert(metadata.ino());
+/// Inodes of the files below a folder, on its device alone. Containers made some of its trees, of any depth.
+fn inodes(folder: &Path, device: u64) -> BTreeSet<u64> {
+    let (mut found, mut folders) = (BTreeSet::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.dev() != device {
+                continue;
+            }
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else {
+                found.insert(metadata.ino());
+            }
         }
     }
+    found
 }
 
 /// Loop devices of files below a folder. A file is known by its number: its name is that of the container that opened it.
@@ -61,15 +65,14 @@ fn below(folder: &Path) -> Result<Vec<Loop>> {
     if near.is_empty() {
         return Ok(near);
     }
-    let mut files = BTreeSet::new();
-    inodes(folder, device, &mut files);
+    let files = inodes(folder, device);
     Ok(near.into_iter().filter(|found| files.contains(&found.inode)).collect())
 }
 
 /// Takes the loop devices of files below a folder away, and waits until they are gone.
 ///
 /// # Errors
-/// When one is still used.
+/// A device is still used.
 pub fn detach(folder: &Path) -> Result<()> {
     let found = below(folder)?;
     if found.is_empty() {
