@@ -15,7 +15,7 @@ const ROUNDS: usize = 10;
 /// authority each would leave certificates that the others do not trust.
 ///
 /// # Errors
-/// When one cannot be read or written, an authority is damaged, or others keep writing.
+/// A Secret cannot be read or written, an authority is damaged, or others keep writing.
 pub async fn ensure(host: &mut ObjectClient, plan: &Plan, labels: &BTreeMap<String, String>) -> Result<()> {
     for _ in 0..ROUNDS {
         if ensure_once(host, plan, labels).await? {
@@ -25,7 +25,7 @@ pub async fn ensure(host: &mut ObjectClient, plan: &Plan, labels: &BTreeMap<Stri
     bail!("somebody else writes the Secrets of {} again and again", plan.name)
 }
 
-/// One round; false when another run has written a Secret since it was read.
+/// Runs one round; false when another run has written a Secret since it was read.
 async fn ensure_once(host: &mut ObjectClient, plan: &Plan, labels: &BTreeMap<String, String>) -> Result<bool> {
     let mut existing: BTreeMap<String, StoredSecret> = BTreeMap::new();
     for what in SECRETS {
@@ -86,6 +86,7 @@ mod tests {
 
     use super::*;
     use crate::pki::Data;
+    use crate::plan::tests::plan;
 
     /// Secrets of an API server, by path.
     #[derive(Default)]
@@ -142,20 +143,6 @@ mod tests {
             }
         });
         ObjectClient::new(kube::Client::new(service, "default"))
-    }
-
-    fn plan() -> Plan {
-        Plan {
-            name: "t1".into(),
-            namespace: "tenants".into(),
-            host_domain: "cluster.local".into(),
-            endpoint: "10.89.0.11:30443".into(),
-            internal: "t1.tenants.svc:6443".into(),
-            services: "10.96.0.0/12".parse().expect("a range"),
-            dns_domain: "cluster.local".into(),
-            names: Vec::new(),
-            validity: Duration::from_hours(24 * 365),
-        }
     }
 
     #[tokio::test]

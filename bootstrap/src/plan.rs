@@ -253,14 +253,14 @@ pub fn kubeconfig(user: &str, credential: Value, cluster: Value) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
 
     const NOW: Duration = Duration::from_hours(24 * 20_000);
 
-    fn plan() -> Plan {
+    pub(crate) fn plan() -> Plan {
         Plan {
             name: "t1".into(),
             namespace: "tenants".into(),
