@@ -38,7 +38,7 @@ impl Operation {
     }
 }
 
-/// One write on its way to storage.
+/// Attributes of a write on its way to storage.
 pub struct Attributes<'a> {
     /// The resource written to.
     pub resource: &'a Row,

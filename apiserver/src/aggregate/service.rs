@@ -8,7 +8,7 @@ use crate::rows::builtin_group;
 
 /// The group of API services.
 pub const GROUP: &str = "apiregistration.k8s.io";
-/// Their plural.
+/// Plural of API services.
 pub const PLURAL: &str = "apiservices";
 
 /// Header of a request that was sent on to a peer: nobody does it again.

@@ -1,5 +1,5 @@
 //! `--authentication-token-webhook-config-file`: a server that knows whom tokens stand for, asked by TokenReview.
-//! What it says is remembered for `--authentication-token-webhook-cache-ttl`, good or bad. Answers for upstream's
+//! Its answers are remembered for `--authentication-token-webhook-cache-ttl`, good or bad. Answers for upstream's
 //! `plugin/pkg/authenticator/token/webhook` (`WebhookTokenAuthenticator`).
 
 use std::time::Duration;

@@ -7,7 +7,7 @@ use proto::Value;
 use shared::cel::Program;
 use shared::status::field::ErrorKind;
 
-/// One rule.
+/// Validation rule of a schema, compiled.
 #[derive(Debug)]
 pub struct Rule {
     pub(super) text: String,

@@ -34,7 +34,7 @@ pub struct CrdVersion {
     pub pieces: OnceLock<Pieces>,
     /// Columns of tables after the name, with where their cells come from.
     pub columns: Vec<Column>,
-    /// One path per column after the first.
+    /// Paths of the columns after the first.
     pub cells: Vec<JsonPath>,
     /// Scale subresource, if enabled.
     pub scale: Option<Scale>,

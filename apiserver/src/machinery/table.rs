@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use proto::Value;
 use serde::Deserialize;
 
-/// One column.
+/// Column of a table.
 #[derive(Debug, Deserialize)]
 pub struct Column {
     /// Heading.

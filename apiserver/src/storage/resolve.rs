@@ -73,7 +73,7 @@ pub(super) struct GuardedWrite<'a> {
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// One version of a key.
+/// Version of a key.
 #[derive(Clone, Copy, Debug)]
 struct KeyVersion<'a> {
     created: i64,

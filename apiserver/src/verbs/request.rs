@@ -19,7 +19,7 @@ pub struct VerbRequest {
     pub info: RequestInfo,
     /// HTTP method.
     pub method: String,
-    /// Its parameters.
+    /// Query parameters.
     pub query: Query,
     /// Media types the server speaks.
     pub media: Media,
@@ -42,7 +42,7 @@ pub struct VerbRequest {
 }
 
 impl VerbRequest {
-    /// Its body.
+    /// Body of the request.
     pub fn sent_body(&self) -> RequestBody<'_> {
         RequestBody { media: self.media, content_type: &self.content_type, body: &self.body }
     }

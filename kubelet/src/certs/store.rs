@@ -17,7 +17,7 @@ pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// kubelet to come.
 ///
 /// # Errors
-/// It cannot be written; a file that was there stays as it was.
+/// The file cannot be written; one that was there stays as it was.
 pub(super) fn write_whole(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     // A link stays one.
     let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

@@ -24,7 +24,7 @@ pub fn pod_of(claim: &ResourceClaim) -> Option<&str> {
 pub struct ContainerRequests {
     /// Name of the container.
     pub name: String,
-    /// It has ended before those after it start, which may have its devices then.
+    /// Init container that has ended before those after it start, which may have its devices then.
     pub short_lived: bool,
     /// All requests in the order of their names; 0 for amounts that are no whole numbers.
     pub requests: Vec<(String, i64)>,

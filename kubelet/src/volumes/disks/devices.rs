@@ -18,7 +18,7 @@ impl Disks {
     /// Gives a pod the device of a disk, by a link.
     ///
     /// # Errors
-    /// It cannot be attached, or not mapped: the step, and upstream's text.
+    /// The device cannot be attached, or not mapped: the step, and upstream's text.
     pub(in crate::volumes) async fn map(
         &self,
         uid: &str,

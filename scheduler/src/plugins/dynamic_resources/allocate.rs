@@ -119,7 +119,7 @@ enum Next {
         request: usize,
     },
     Device(At),
-    /// It led to nothing.
+    /// The choice led to nothing.
     Back,
     /// All claims have what they want.
     Found,
