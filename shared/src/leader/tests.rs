@@ -18,7 +18,7 @@ use crate::client::Fence;
 use crate::events::Recorder;
 use crate::run::{Shutdown, TaskGroup};
 
-fn config() -> Config {
+pub(super) fn config() -> Config {
     Config {
         lease_name: "kube-scheduler".to_owned(),
         namespace: "kube-system".to_owned(),
@@ -30,7 +30,7 @@ fn config() -> Config {
     }
 }
 
-fn held_by(holder: &str, transitions: i32) -> LeaseSpec {
+pub(super) fn held_by(holder: &str, transitions: i32) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(holder.to_owned()),
         lease_duration_seconds: Some(15),
@@ -139,7 +139,7 @@ async fn who_leads_is_told_and_renews_without_a_look() {
 
 /// A server of one lease behind a network that delays requests and answers, and loses them.
 #[derive(Clone)]
-struct Remote {
+pub(super) struct Remote {
     stored: Arc<Mutex<Option<Lease>>>,
     dice: Arc<Mutex<StdRng>>,
     /// Percentage of messages that are lost.
@@ -149,7 +149,7 @@ struct Remote {
 }
 
 impl Remote {
-    fn new(seed: u64, lost: u32, longest: Duration) -> Self {
+    pub(super) fn new(seed: u64, lost: u32, longest: Duration) -> Self {
         Self { stored: Arc::default(), dice: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), lost, longest }
     }
 
