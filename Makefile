@@ -21,7 +21,7 @@ NAME ?=
 RUN = .run$(addprefix -,$(NAME))
 CLUSTER = $(CLUSTER_BINARY) --run $(RUN)
 
-.PHONY: help up status down backup restore load addons storage chart-images helm build install deb test test-ha test-vm test-kubeadm test-helm test-storage fuzz chaos bench images dns-image release lint deps
+.PHONY: help up status down backup restore load addons storage chart-images helm kubectl build install deb test test-ha test-vm test-kubeadm test-helm test-storage fuzz chaos bench images dns-image release lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -78,6 +78,11 @@ chart-images: deps ## Build the images of the chart control-plane, as a release 
 helm: deps ## Build Helm from its Go module
 	@e2e/images/module.sh $(CACHE) helm
 	@echo $(CACHE)/go/helm
+
+kubectl: deps ## Build kubectl of this release from its Go module, for these commands and for the PATH
+	@e2e/images/go.sh $(CACHE) kubectl
+	@install -D $(CACHE)/go/kubectl $(CACHE)/bin/kubectl
+	@echo $(CACHE)/bin/kubectl
 
 test-helm: deps ## Install, upgrade, join and uninstall tenants' control planes by the chart, on debug builds
 	@hack/test-helm.sh $(CACHE)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds programs from their Go modules, each once: FOLDER/go/PROGRAM. What is asked for are folders beside this script
-# (coredns, etcd, kubeadm). Modules are checked against go.sum. A Go toolchain that an x86_64 machine lacks is fetched as a
-# module and checked against the sum below; other machines have to have one.
+# (coredns, etcd, kubeadm, kubectl). Modules are checked against go.sum. A Go toolchain that an x86_64 machine lacks is
+# fetched as a module and checked against the sum below; other machines have to have one.
 set -euo pipefail
 mkdir -p "$1/go"
 folder=$(cd "$1/go" && pwd)
@@ -9,7 +9,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 proxy=${GOPROXY:-https://proxy.golang.org}
 toolchain=v0.0.1-go1.25.3.linux-amd64
 toolchain_sum=9758fbb61130102a9128976f9666fe3fd03578ed1e39d0751d8d30f364762ea8
-# The release that kubeadm is of, and the one that it upgrades to: its version is what it is linked with.
+# The release that kubeadm and kubectl are of, and the one that kubeadm upgrades to: their version is what they are linked
+# with.
 kubeadm_versions="v1.35.4 v1.35.5"
 work=
 trap 'rm -rf "$work"' EXIT
@@ -26,7 +27,7 @@ new_enough() {
 # Sets `go` to one that builds everything here.
 find_go() {
   local wants
-  wants=$(sed -n 's/^go //p' "$here"/{coredns,etcd,kubeadm}/go.mod | sort --version-sort | tail -1)
+  wants=$(sed -n 's/^go //p' "$here"/{coredns,etcd,kubeadm,kubectl}/go.mod | sort --version-sort | tail -1)
   go=$(PATH="$PATH:/usr/local/go/bin" command -v go || true)
   if [ -n "$go" ] && new_enough "$go" "$wants"; then return; fi
   [ "$(uname -m)" = x86_64 ] || fail "Go is missing or too old; install Go $wants or newer and run again"
@@ -49,6 +50,12 @@ compile() {
     fail "$1 was not built; check the network and see above"
 }
 
+# of_release VERSION: flags by which a program says that it is of this release.
+of_release() {
+  local name=k8s.io/component-base/version
+  echo "-X $name.gitVersion=$1 -X $name.gitMajor=1 -X $name.gitMinor=35 -X $name.gitTreeState=clean"
+}
+
 build() {
   case $1 in
     coredns) compile coredns . ;;
@@ -58,12 +65,12 @@ build() {
       compile etcdutl go.etcd.io/etcd/etcdutl/v3
       ;;
     kubeadm)
-      local version name=k8s.io/component-base/version
+      local version
       for version in $kubeadm_versions; do
-        compile "kubeadm-$version" k8s.io/kubernetes/cmd/kubeadm \
-          "-X $name.gitVersion=$version -X $name.gitMajor=1 -X $name.gitMinor=35 -X $name.gitTreeState=clean"
+        compile "kubeadm-$version" k8s.io/kubernetes/cmd/kubeadm "$(of_release "$version")"
       done
       ;;
+    kubectl) compile kubectl k8s.io/kubernetes/cmd/kubectl "$(of_release "${kubeadm_versions%% *}")" ;;
   esac
 }
 
