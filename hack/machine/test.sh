@@ -25,9 +25,10 @@ handed=$work/handed
 mkdir -p "$handed/images" "$work/pause"
 echo "==> packages"
 DEB_COMPRESSION=none hack/deb.sh "$binaries" "$handed/deb" >/dev/null
-gcc -static -Os -o "$work/pause/pause" e2e/images/pause/pause.c
+gcc -static -Os -DVERSION='"3.10.1"' -o "$work/pause/pause" e2e/images/pause/pause.c
 tar -C "$work/pause" -cf "$work/pause.tar" pause
 "$binaries/cluster" wrap "$work/pause.tar" "$handed/images/pause.tar" --reference registry.k8s.io/pause:3.10.1 -- /pause
+e2e/images/build.sh "$cache/images" "$binaries/cluster" busybox
 cp "$cache/images/busybox.tar" "$handed/images/"
 cp "$(command -v kubectl)" "$handed/kubectl"
 cp hack/machine/guest.sh "$handed/"
