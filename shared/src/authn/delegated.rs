@@ -11,10 +11,35 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
+use crate::metrics;
+
 use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
 
 const CACHE_LIMIT: usize = 1024;
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Buckets of the time that answers take.
+const BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
+
+/// Code of an answer by which it is counted: that of HTTP, or upstream's word where there is none.
+pub(crate) fn code<T>(answer: Option<&Result<T, kube::Error>>) -> String {
+    match answer {
+        Some(Ok(_)) => "201".to_owned(),
+        Some(Err(kube::Error::Api(status))) if status.code != 0 => status.code.to_string(),
+        Some(Err(_)) | None => "<error>".to_owned(),
+    }
+}
+
+/// Counts a question to the API server: `authn` or `authz`.
+pub(crate) fn count(what: &str, code: String, took: Duration) {
+    let name = format!("apiserver_delegated_{what}_request_total");
+    let help = "[ALPHA] Number of HTTP requests partitioned by status code.";
+    metrics::counter(&name, help, &["code"]).with_label_values(&[&code]).inc();
+    let name = format!("apiserver_delegated_{what}_request_duration_seconds");
+    let help = "[ALPHA] Request latency in seconds. Broken down by status code.";
+    metrics::histogram(&name, help, &["code"], BUCKETS.to_vec())
+        .with_label_values(&[&code])
+        .observe(took.as_secs_f64());
+}
 
 /// The delegated token authenticator.
 pub struct TokenReviewAuthenticator {
@@ -44,8 +69,10 @@ impl Authenticator for TokenReviewAuthenticator {
         let audiences = Some(self.audiences.clone()).filter(|a| !a.is_empty());
         let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences };
         let review = TokenReview { spec, ..TokenReview::default() };
-        let answer = tokio::time::timeout(DEADLINE, self.api.create(&PostParams::default(), &review))
-            .await
+        let begun = Instant::now();
+        let answer = tokio::time::timeout(DEADLINE, self.api.create(&PostParams::default(), &review)).await;
+        count("authn", code(answer.as_ref().ok()), begun.elapsed());
+        let answer = answer
             .map_err(|_| AuthnError("token review: deadline exceeded".to_owned()))?
             .map_err(|e| AuthnError(e.to_string()))?;
         let status = answer.status.unwrap_or_default();

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::status::field::aggregate;
 
 pub use delegated::TokenReviewAuthenticator;
+pub(crate) use delegated::{code, count};
 pub use front_proxy::RequestHeader;
 pub use x509::{X509, common_name, user_of_certificate};
 

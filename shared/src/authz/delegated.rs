@@ -12,6 +12,8 @@ use kube::api::PostParams;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::authn::{code, count};
+
 use super::{Attributes, Authorizer, AuthzError, Decision};
 
 const CACHE_LIMIT: usize = 1024;
@@ -69,8 +71,10 @@ impl Authorizer for SubjectAccessReviewAuthorizer {
             return Ok((*decision, reason.clone()));
         }
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let answer = tokio::time::timeout(DEADLINE, self.api.create(&PostParams::default(), &review))
-            .await
+        let begun = Instant::now();
+        let answer = tokio::time::timeout(DEADLINE, self.api.create(&PostParams::default(), &review)).await;
+        count("authz", code(answer.as_ref().ok()), begun.elapsed());
+        let answer = answer
             .map_err(|_| AuthzError("subject access review: deadline exceeded".to_owned()))?
             .map_err(|e| AuthzError(e.to_string()))?;
         let status = answer.status.unwrap_or_default();
