@@ -2,8 +2,12 @@
 //!
 //! Metrics of plugins are in `plugins/metrics.rs`; metrics that are computed for each scrape are in `stats/text.rs`.
 
+pub(crate) mod node_start;
+pub(crate) mod resizes;
+
 use std::collections::HashMap;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -40,6 +44,70 @@ const IMAGE_SIZES: [(u64, &str); 11] = [
     (100 << 30, "60GB-100GB"),
 ];
 
+/// Counters without labels, which are shown from the start on.
+const PLAIN_COUNTERS: [(&str, &str); 14] = [
+    ("kubelet_certificate_manager_client_expiration_renew_errors", "failed renewals of the client certificate"),
+    ("kubelet_server_expiration_renew_errors", "failed renewals of the serving certificate"),
+    ("kubelet_evented_pleg_connection_error_count", "failures to open a stream of the runtime's events"),
+    ("kubelet_evented_pleg_connection_success_count", "streams of the runtime's events that were opened"),
+    ("kubelet_image_volume_mounted_errors_total", "images that could not be mounted as volumes"),
+    ("kubelet_image_volume_mounted_succeed_total", "images that were mounted as volumes"),
+    ("kubelet_image_volume_requested_total", "images that containers want as volumes"),
+    ("kubelet_lifecycle_handler_http_fallbacks_total", "hooks over HTTPS that succeeded over HTTP"),
+    ("kubelet_orphaned_runtime_pods_total", "pods in the runtime that nobody wanted"),
+    ("kubelet_sleep_action_terminated_early_total", "hooks that were to sleep longer than they were let"),
+    ("kubelet_started_pods_errors_total", "pods that could not be started"),
+    ("kubelet_started_pods_total", "pods whose start was tried"),
+    ("kubelet_started_user_namespaced_pods_errors_total", "pods with user namespaces that could not be started"),
+    ("kubelet_started_user_namespaced_pods_total", "pods with user namespaces whose start was tried"),
+];
+
+/// Counts one in a family without labels.
+fn count_plain(name: &str) {
+    plain(name).inc();
+}
+
+fn plain(name: &str) -> shared::metrics::Counter {
+    let help = PLAIN_COUNTERS.iter().find(|(known, _)| *known == name).map_or("", |(_, help)| help);
+    debug_assert!(!help.is_empty(), "{name} is in no table");
+    // Those of image volumes are further than the rest.
+    let stage = if name.contains("image_volume") { "BETA" } else { "ALPHA" };
+    counter(name, &format!("[{stage}] Number of {help}"), &NO_LABELS).with_label_values(&NO_LABELS)
+}
+
+/// Shows the families that upstream shows before anything was counted in them.
+pub(crate) fn show() {
+    // Renewals are told of where certificates are renewed.
+    let shown = PLAIN_COUNTERS.iter().filter(|(name, _)| !name.ends_with("expiration_renew_errors"));
+    shown.for_each(|(name, _)| drop(plain(name)));
+    ["", "true"].into_iter().for_each(|is_static| drop(restarts(is_static)));
+    event_latency();
+    first_network_start().set(0.0);
+    node_start::show();
+    resizes::show();
+}
+
+/// Age of the runtime's events when they come here.
+fn event_latency() -> shared::metrics::Histogram {
+    let help = "[ALPHA] Age of the runtime's events in seconds when they are seen";
+    let name = "kubelet_evented_pleg_connection_latency_seconds";
+    histogram(name, help, &NO_LABELS, default_buckets()).with_label_values(&NO_LABELS)
+}
+
+/// Counts a try to open a stream of the runtime's events.
+pub(crate) fn events_opened(succeeded: bool) {
+    count_plain(match succeeded {
+        true => "kubelet_evented_pleg_connection_success_count",
+        false => "kubelet_evented_pleg_connection_error_count",
+    });
+}
+
+/// Counts an event of the runtime, given when it happened in nanoseconds since 1970.
+pub(crate) fn event_seen(created_at: i64) {
+    let Ok(created) = Timestamp::from_nanosecond(i128::from(created_at)) else { return };
+    event_latency().observe(between(created, Timestamp::now()).as_secs_f64());
+}
+
 fn count(name: &str, help: &str, labels: &[(&str, &str)]) {
     let (names, values): (Vec<&str>, Vec<&str>) = labels.iter().copied().unzip();
     counter(name, help, &names).with_label_values(&values).inc();
@@ -48,6 +116,11 @@ fn count(name: &str, help: &str, labels: &[(&str, &str)]) {
 fn time(name: &str, help: &str, labels: &[(&str, &str)], buckets: Vec<f64>, took: Duration) {
     let (names, values): (Vec<&str>, Vec<&str>) = labels.iter().copied().unzip();
     histogram(name, help, &names, buckets).with_label_values(&values).observe(took.as_secs_f64());
+}
+
+/// A count as a gauge takes it.
+pub(crate) fn number(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// Sets a gauge.
@@ -72,17 +145,96 @@ pub(crate) fn runtime_call(operation: &str, took: Duration, failed: bool) {
     }
 }
 
-/// Counts the making of a sandbox.
+/// Counts a call of the runtime that makes a sandbox.
 pub(crate) fn sandbox(handler: &str, took: Duration, failed: bool) {
     let labels = [("runtime_handler", handler)];
     let help = "[ALPHA] Duration of making sandboxes in seconds, by runtime handler";
     time("kubelet_run_podsandbox_duration_seconds", help, &labels, default_buckets(), took);
-    count("kubelet_started_pods_total", "[ALPHA] Number of pods whose start was tried", &[]);
     if failed {
         let help = "[ALPHA] Number of sandboxes that could not be made, by runtime handler";
         count("kubelet_run_podsandbox_errors_total", help, &labels);
-        count("kubelet_started_pods_errors_total", "[ALPHA] Number of pods that could not be started", &[]);
     }
+}
+
+/// Counts a try to start a pod, whatever came in its way.
+pub(crate) fn pod_start(pod: &Pod, failed: bool) {
+    let has_namespace = pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false));
+    for (name, counts) in [
+        ("kubelet_started_pods_total", true),
+        ("kubelet_started_pods_errors_total", failed),
+        ("kubelet_started_user_namespaced_pods_total", has_namespace),
+        ("kubelet_started_user_namespaced_pods_errors_total", has_namespace && failed),
+    ] {
+        if counts {
+            count_plain(name);
+        }
+    }
+}
+
+/// Counts an operation on pods' cgroups: `create`, `update` or `destroy`.
+pub(crate) fn cgroup_operation(operation: &str, begun: Instant) {
+    let help = "[ALPHA] Duration of operations on the cgroups of pods in seconds, by operation";
+    let labels = [("operation_type", operation)];
+    time("kubelet_cgroup_manager_duration_seconds", help, &labels, default_buckets(), begun.elapsed());
+}
+
+/// Says that the runtime is too old for upstream's next kubelets.
+pub(crate) fn runtime_is_old() {
+    let help = "[ALPHA] Version of Kubernetes that this version of the runtime will not be supported by";
+    set("kubelet_cri_losing_support", help, &[("version", "1.36.0")], 1.0);
+}
+
+/// Counts the run of a plugin that gives credentials of registries.
+pub(crate) fn credential_plugin(name: &str, took: Duration, failed: bool) {
+    let labels = [("plugin_name", name)];
+    let help = "[ALPHA] Duration of runs of credential provider plugins in seconds, by plugin";
+    time("kubelet_credential_provider_plugin_duration", help, &labels, default_buckets(), took);
+    if failed {
+        let help = "[ALPHA] Number of failed runs of credential provider plugins, by plugin";
+        count("kubelet_credential_provider_plugin_errors_total", help, &labels);
+    }
+}
+
+/// Tells which configuration of credential provider plugins is in force.
+pub(crate) fn credential_configuration(hash: &str) {
+    let help = "[ALPHA] Hash of the configuration of credential provider plugins; the value is always 1";
+    set("kubelet_credential_provider_config_info", help, &[("hash", hash)], 1.0);
+}
+
+/// Counts images that a container wants as volumes; `mounted` once the container was made or could not be.
+pub(crate) fn image_volumes(images: usize, mounted: Option<bool>) {
+    let name = match mounted {
+        None => "kubelet_image_volume_requested_total",
+        Some(true) => "kubelet_image_volume_mounted_succeed_total",
+        Some(false) => "kubelet_image_volume_mounted_errors_total",
+    };
+    plain(name).inc_by(number(images));
+}
+
+/// Counts a hook over HTTPS that succeeded over HTTP.
+pub(crate) fn http_fallback() {
+    count_plain("kubelet_lifecycle_handler_http_fallbacks_total");
+}
+
+/// Counts a hook whose sleep was cut short.
+pub(crate) fn sleep_cut_short() {
+    count_plain("kubelet_sleep_action_terminated_early_total");
+}
+
+/// Counts a pod that went for a critical one, which was short of a resource.
+pub(crate) fn preempted(resource: &str) {
+    let help = "[ALPHA] Number of pods that went for critical ones, by the resource that was short";
+    count("kubelet_preemptions", help, &[("preemption_signal", resource)]);
+}
+
+/// Counts a pod that its source took away and brought back under the same uid.
+pub(crate) fn restarted(is_static: bool) {
+    restarts(if is_static { "true" } else { "" }).inc();
+}
+
+fn restarts(is_static: &str) -> shared::metrics::Counter {
+    let help = "[ALPHA] Number of pods that were removed and came back with the same uid, by whether they are static";
+    counter("kubelet_restarted_pods_total", help, &["static"]).with_label_values(&[is_static])
 }
 
 /// Counts the start of a container; `failure` is the reason it waits for.
@@ -141,9 +293,26 @@ pub(crate) fn pulled_for(pod: &Pod, begun: Instant) {
 /// Counts a pod that has come to run.
 pub(crate) fn pod_runs(pod: &Pod, seen: Timestamp) {
     let pulling = PULLED.lock().remove(pods::uid(pod)).map_or(Duration::ZERO, |(begun, ended)| ended - begun);
-    for (name, help, took) in start_times(pod, seen, pulling, Timestamp::now()) {
+    let times = start_times(pod, seen, pulling, Timestamp::now());
+    let sli = times.iter().find(|(name, ..)| *name == START_SLI).map(|(.., took)| *took);
+    if let Some(sli) = sli.filter(|_| !pods::host_network(pod))
+        && !FIRST_NETWORK_POD_RAN.swap(true, Ordering::Relaxed)
+    {
+        first_network_start().set(sli.as_secs_f64());
+    }
+    for (name, help, took) in times {
         time(name, help, &[], POD_START.to_vec(), took);
     }
+}
+
+const START_SLI: &str = "kubelet_pod_start_sli_duration_seconds";
+/// A pod with a network of its own has come to run.
+static FIRST_NETWORK_POD_RAN: AtomicBool = AtomicBool::new(false);
+
+fn first_network_start() -> shared::metrics::Gauge {
+    let help = "[INTERNAL] Duration from the creation of the first pod with a network of its own to its running in seconds, \
+                without pulling images";
+    gauge("kubelet_first_network_pod_start_sli_duration_seconds", help, &NO_LABELS).with_label_values(&NO_LABELS)
 }
 
 /// Times that a pod took to run: from hearing of it, and from its creation with and without the pulling of images.
@@ -160,7 +329,7 @@ fn start_times(
         let all = "[ALPHA] Duration from a pod's creation to its running in seconds";
         times.push(("kubelet_pod_start_total_duration_seconds", all, total));
         let without = "[ALPHA] Duration from a pod's creation to its running in seconds, without pulling images";
-        times.push(("kubelet_pod_start_sli_duration_seconds", without, total.saturating_sub(pulling)));
+        times.push((START_SLI, without, total.saturating_sub(pulling)));
     }
     times
 }
@@ -168,6 +337,7 @@ fn start_times(
 /// Forgets what was noted of a pod that will never run.
 pub(crate) fn pod_gone(uid: &str) {
     PULLED.lock().remove(uid);
+    resizes::gone(uid);
 }
 
 /// Counts a status that the API server was told, `after` its first change.
@@ -234,21 +404,23 @@ pub(crate) fn certificate_replaced(role: Role, age: i64) {
 
 /// Counts a failure to renew a certificate.
 pub(crate) fn certificate_failed(role: Role) {
-    match role {
-        Role::Client => {
-            let name = "kubelet_certificate_manager_client_expiration_renew_errors";
-            count(name, "[ALPHA] Number of failed renewals of the client certificate", &[]);
-        }
-        Role::Serving => {
-            let help = "[ALPHA] Number of failed renewals of the serving certificate";
-            count("kubelet_server_expiration_renew_errors", help, &[]);
-        }
-    }
+    count_plain(match role {
+        Role::Client => "kubelet_certificate_manager_client_expiration_renew_errors",
+        Role::Serving => "kubelet_server_expiration_renew_errors",
+    });
+}
+
+/// Tells how many pods are at a stage of their lives, by where they are known from and whether they are static.
+pub(crate) fn working(lifecycle: &str, config: &str, is_static: &str, pods: usize) {
+    let help = "[ALPHA] Number of pods that are worked on, by stage, by whether a source has them still, by whether they are \
+                static";
+    let labels = [("lifecycle", lifecycle), ("config", config), ("static", is_static)];
+    set("kubelet_working_pods", help, &labels, number(pods));
 }
 
 /// Counts a pod that is in the runtime and that nobody wants.
 pub(crate) fn orphaned() {
-    count("kubelet_orphaned_runtime_pods_total", "[ALPHA] Number of pods in the runtime that nobody wanted", &[]);
+    count_plain("kubelet_orphaned_runtime_pods_total");
 }
 
 /// Counts a finished pull.
@@ -359,54 +531,4 @@ fn path_name(path: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn requests_are_counted_under_few_names() {
-        for (path, expected) in [
-            ("/exec/ns/pod/c", "exec"),
-            ("/metrics", "metrics"),
-            ("/metrics/cadvisor/", "metrics/cadvisor"),
-            ("/", ""),
-            ("", ""),
-        ] {
-            assert_eq!(path_name(path), expected, "{path}");
-        }
-        drop(CountedRequest::begin("BREW", "/teapot/1", true));
-        let wanted =
-            r#"kubelet_http_requests_total{long_running="false",method="other",path="other",server_type="readonly"} 1"#;
-        assert!(shared::metrics::gather().contains(wanted));
-    }
-
-    #[test]
-    fn time_to_run_is_told_with_and_without_pulls() {
-        let at = |second: i64| Timestamp::from_second(second).expect("time");
-        let pod: Pod =
-            serde_json::from_value(json!({"metadata": {"creationTimestamp": at(1000).to_string()}})).expect("pod");
-        let seconds = |pod: &Pod, pulling: u64| -> Vec<u64> {
-            let times = start_times(pod, at(1002), Duration::from_secs(pulling), at(1040));
-            times.into_iter().map(|(.., took)| took.as_secs()).collect()
-        };
-        assert_eq!(seconds(&pod, 30), [38, 40, 10]);
-        assert_eq!(seconds(&pod, 90), [38, 40, 0]);
-        assert_eq!(seconds(&Pod::default(), 30), [38]);
-    }
-
-    #[test]
-    fn certificates_tell_how_long_they_last() {
-        let now = Timestamp::from_second(1000).expect("time");
-        assert_eq!(seconds_left([Some(1060), Some(940)], now), [Some(60), Some(-60)]);
-        assert_eq!(seconds_left([None, Some(i64::MIN)], now), [None, Some(i64::MIN)]);
-    }
-
-    #[test]
-    fn containers_are_counted_by_kind() {
-        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [{"name": "a"}],
-            "initContainers": [{"name": "i"}], "ephemeralContainers": [{"name": "e"}]}}))
-        .expect("pod");
-        let kinds = ["a", "i", "e"].map(|name| container_type(&pod, name));
-        assert_eq!(kinds, ["container", "init_container", "ephemeral_container"]);
-    }
-}
+mod tests;

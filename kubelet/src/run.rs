@@ -203,7 +203,7 @@ impl Kubelet {
         limit_pods(kubelet, &cgroups, resources::enforced(&machine, &settings.resources)).await?;
         let version = if resources::cgroup_version() == CgroupVersion::V1 { 1.0 } else { 2.0 };
         crate::metrics::set("kubelet_cgroup_version", "[ALPHA] Version of the host's control groups", &[], version);
-
+        crate::metrics::show();
         let own = Exclusive::new(&config, &settings, &machine)?;
         let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
         let more = match &client {

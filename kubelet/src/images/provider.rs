@@ -6,9 +6,11 @@
 
 use super::keyring::{Credentials, Keyring, fits};
 use crate::keyed_lock::KeyedLocks;
+use crate::metrics;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use shared::flags::{parse_duration, parse_nanos};
 use shared::status::field::{Error, Path as Field, aggregate};
 use std::collections::{BTreeSet, HashMap};
@@ -84,8 +86,9 @@ impl Providers {
     /// # Errors
     /// A file is not usable, or a program is not there.
     pub fn load(configuration: &Path, programs: &Path) -> Result<Self, String> {
-        let mut providers = Vec::new();
+        let (mut providers, mut hash) = (Vec::new(), Sha256::new());
         for file in files(configuration)? {
+            hash.update(std::fs::read(&file).map_err(|error| format!("unable to read {}: {error}", file.display()))?);
             let value = shared::config::load(&file.to_string_lossy(), KIND).map_err(|error| error.to_string())?;
             let read: Vec<Provider> = match &value["providers"] {
                 Value::Null => Vec::new(),
@@ -107,7 +110,10 @@ impl Providers {
             }
             Ok(Plugin { about, program, kept: Mutex::default(), asking: KeyedLocks::default() })
         };
-        providers.into_iter().map(plugin).collect::<Result<_, _>>().map(Self)
+        let plugins = providers.into_iter().map(plugin).collect::<Result<_, _>>().map(Self)?;
+        let hash: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        metrics::credential_configuration(&format!("sha256:{hash}"));
+        Ok(plugins)
     }
 
     /// The credentials that plugins have for an image. A plugin that fails leaves the others to be asked.
@@ -236,7 +242,10 @@ impl Plugin {
         if let Some(found) = kept() {
             return Ok(found);
         }
-        let answer = self.ask(repository).await?;
+        let begun = Instant::now();
+        let answer = self.ask(repository).await;
+        metrics::credential_plugin(&self.about.name, begun.elapsed(), answer.is_err());
+        let answer = answer?;
         let key = match answer.cache_key_type.as_str() {
             "Image" => keys[0],
             "Registry" => keys[1],

@@ -236,6 +236,13 @@ impl PulledImages {
         }
     }
 
+    /// Counts the intents and the records on the disk.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let count = |kind: &str| fs::read_dir(self.folder.join(kind)).into_iter().flatten().flatten().count();
+        (count("pulling"), count("pulled"))
+    }
+
     fn end(&self, pulling: &mut HashMap<String, usize>, image: &str) {
         let left = pulling.get(image).copied().unwrap_or(1) - 1;
         if left > 0 {

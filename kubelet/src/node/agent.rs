@@ -3,7 +3,9 @@
 use super::conditions::{self, Inputs, Pressure, RuntimeState};
 use super::object::{self, NodeIdentity, Runtime};
 use crate::events::EventType;
+use crate::metrics::node_start::{self, NodeEvent};
 use crate::pleg::Health;
+use crate::stats::machine;
 use crate::status::patch::{List, diff};
 use crate::workers::context::{NodeState, WorkerContext};
 use arc_swap::ArcSwapOption;
@@ -312,10 +314,12 @@ impl Agent {
             let (status, events) = self.status(None);
             let node = object::node(&self.identity, status);
             tracing::info!(node = self.identity.name, "Attempting to register node");
+            node_start::note(NodeEvent::Registering, machine::boot_time());
             match self.try_register(&api, &node).await {
                 Ok((registered, new)) => {
                     tracing::info!(node = self.identity.name, "Successfully registered node");
                     if new {
+                        node_start::note(NodeEvent::RegisteredNew, machine::boot_time());
                         self.tell(&events);
                     }
                     self.observed(&Arc::new(registered));
@@ -377,6 +381,9 @@ impl Agent {
         let call = api.patch_status(&self.identity.name, &params, &patch);
         match tokio::time::timeout(DEADLINE, call).await.map_err(late)? {
             Ok(node) => {
+                if conditions::is_ready(&node) {
+                    node_start::note(NodeEvent::Ready, machine::boot_time());
+                }
                 self.observed(&Arc::new(node));
                 self.tell(&events);
                 Ok(true)

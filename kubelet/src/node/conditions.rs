@@ -2,7 +2,7 @@
 
 use crate::cri::v1;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use shared::status::field::aggregate;
 
@@ -136,6 +136,12 @@ pub fn conditions(previous: &[NodeCondition], inputs: &Inputs) -> (Vec<NodeCondi
         Some(problem) => state("Ready", false, ("KubeletNotReady", &problem, "NodeNotReady")),
     }
     (all, events)
+}
+
+/// Reports whether a node's status says that it is Ready.
+pub fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 #[cfg(test)]

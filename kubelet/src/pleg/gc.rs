@@ -108,6 +108,7 @@ async fn orphans(cx: &WorkerContext, manager: &Manager, present: &impl Fn(&str) 
         .filter_map(|l| l.get(labels::POD_UID).map(|uid| (uid.clone(), l.clone())))
         .filter(|(uid, _)| !known.contains(uid) && !present(uid))
         .collect();
+    crate::metrics::working("terminating", "runtime_only", "unknown", unknown.len());
     for (uid, marks) in unknown {
         let pod = Pod {
             metadata: ObjectMeta {

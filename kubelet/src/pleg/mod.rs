@@ -159,6 +159,7 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
         // A runtime may be replaced by one that offers events.
         if events.is_none() && ticks.is_multiple_of(60) {
             events = runtime.events().await.ok();
+            metrics::events_opened(events.is_some());
         }
         ticks += 1;
         let period = match (events.is_some(), soon) {
@@ -173,6 +174,7 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
                 () = &mut deadline => break,
                 event = next(&mut events) => match event {
                     Some(event) => {
+                        metrics::event_seen(event.created_at);
                         if let Some(uid) = uid_of(&event) {
                             manager.poke(&uid);
                         }

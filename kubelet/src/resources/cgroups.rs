@@ -6,6 +6,7 @@ use super::machine::page_size;
 use super::name::Name;
 use super::systemd::Units;
 use super::{CgroupError, CgroupVersion, Cgroups, QosClass, ResourceConfig, Usage, qos_class};
+use crate::metrics;
 use crate::trees;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Limit of huge pages of a tier: its pods have their own.
+/// More memory than this is no limit; the kernel rounds it.
+const UNLIMITED: u64 = 1 << 62;
 const UNBOUNDED_HUGE_PAGES: u64 = 1 << 62;
 
 /// Folder of the hierarchy without controllers, on machines that have it beside those of v1.
@@ -132,6 +135,7 @@ impl FsCgroups {
         if folders.iter().all(|folder| folder.is_dir()) {
             return Ok(());
         }
+        let begun = Instant::now();
         if let (Driver::Systemd(units), Some((unit, parent))) = (&self.driver, name.unit()) {
             units.start_slice(&unit, &parent, self.version)?;
         }
@@ -140,12 +144,14 @@ impl FsCgroups {
                 .map_err(|error| CgroupError(format!("cannot create cgroup {}: {error}", folder.display())))?;
             inherit(mount, &path);
         }
+        metrics::cgroup_operation("create", begun);
         Ok(())
     }
 
     /// Gives a cgroup its limits. A value the kernel refuses is an error; a controller that is not there has no limit
     /// to set. systemd is told first: what it does not know it would take back at its next reload.
     fn limit(&self, name: &Name, limits: &Limits) -> Result<(), CgroupError> {
+        let begun = Instant::now();
         if let (Driver::Systemd(units), Some((unit, _))) = (&self.driver, name.unit()) {
             units.set_properties(&unit, limits.properties(self.version))?;
         }
@@ -159,6 +165,7 @@ impl FsCgroups {
                 }
             }
         }
+        metrics::cgroup_operation("update", begun);
         Ok(())
     }
 
@@ -324,13 +331,19 @@ impl Cgroups for FsCgroups {
     }
 
     fn remove_pod(&self, pod_uid: &str) -> Result<(), CgroupError> {
-        let mut problem = String::new();
+        let (begun, mut problem) = (Instant::now(), String::new());
+        if self.found(pod_uid).is_empty() {
+            return Ok(());
+        }
         for _ in 0..KILL_ROUNDS {
             let found = self.found(pod_uid);
             // All are removed, whichever fails.
             let failed = found.iter().filter_map(|(name, folder)| self.remove(name, folder).err());
             match failed.collect::<Vec<_>>().pop() {
-                None => return Ok(()),
+                None => {
+                    metrics::cgroup_operation("destroy", begun);
+                    return Ok(());
+                }
                 Some(error) => problem = error.to_string(),
             }
             std::thread::sleep(KILL_PAUSE);
@@ -362,6 +375,7 @@ impl Cgroups for FsCgroups {
             found.filter_map(|file| fs::read_to_string(file).ok()).next()
         };
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
+        let limit = |file: &str| number(file).filter(|bytes| *bytes < UNLIMITED);
         let memory = read("memory.stat")?;
         let stat = |names: &[&str]| names.iter().find_map(|name| stat_value(&memory, name)).unwrap_or(0);
         let (cpu_ns, memory_usage) = match self.version {
@@ -380,6 +394,9 @@ impl Cgroups for FsCgroups {
             page_faults: stat(&["total_pgfault", "pgfault"]),
             major_page_faults: stat(&["total_pgmajfault", "pgmajfault"]),
             processes: number("pids.current").unwrap_or(0),
+            swap: number("memory.swap.current").or_else(|| stat_value(&memory, "total_swap")),
+            swap_limit: limit("memory.swap.max").or_else(|| limit("memory.memsw.limit_in_bytes")),
+            memory_limit: limit("memory.max").or_else(|| limit("memory.limit_in_bytes")),
         })
     }
 }

@@ -31,6 +31,7 @@ pub async fn of_runtime(runtime: &dyn Runtime, configured: &str) -> Result<Strin
                 cgroup_driver = configured,
                 "CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver from kubelet config."
             );
+            crate::metrics::runtime_is_old();
             return Ok(configured.to_owned());
         }
         answer => answer?,

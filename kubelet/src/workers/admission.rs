@@ -259,6 +259,20 @@ pub fn refuse_resize(
     None
 }
 
+/// Returns why a resize can never be, by the words of upstream's metric; none for one that may wait.
+pub fn infeasible_detail(reason: &str, text: &str) -> Option<&'static str> {
+    if reason != "Infeasible" {
+        return None;
+    }
+    Some(match text {
+        _ if text.starts_with("In-place resize of static") => "static_pod",
+        _ if text == placed("CPU", "static") => "guaranteed_pod_cpu_manager_static_policy",
+        _ if text == placed("Memory", "Static") => "guaranteed_pod_memory_manager_static_policy",
+        _ if text.contains("swap") => "swap_limitation",
+        _ => "insufficient_node_allocatable",
+    })
+}
+
 /// Upstream's text of a resize that a static policy does not allow.
 fn placed(manager: &str, policy: &str) -> String {
     format!("Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy \"{policy}\"")
@@ -426,6 +440,9 @@ mod tests {
             |spec: serde_json::Value| refuse_resize((&pod(spec), &pod(cpu("1m"))), &allocatable, &others, none);
         let refused = |reason: &str, text: &str| Some((reason.to_owned(), text.to_owned()));
         assert_eq!(verdict(cpu("500m")), None);
+        let detail =
+            |spec: serde_json::Value| verdict(spec).and_then(|(reason, text)| infeasible_detail(&reason, &text));
+        assert_eq!((detail(cpu("501m")), detail(cpu("3"))), (None, Some("insufficient_node_allocatable")));
         assert_eq!(
             verdict(cpu("501m")),
             refused("Deferred", "Node didn't have enough resource: cpu, requested: 501, used: 1500, capacity: 2000")
@@ -467,6 +484,11 @@ mod tests {
             (burstable("2"), burstable("1"), cpu, None),
         ] {
             let refusal = refuse_resize((&wanted, &held), &allocatable, &[], exclusive);
+            if let (Some((reason, text)), Some(expected)) = (&refusal, expected) {
+                let manager = if expected == of_cpu { "cpu" } else { "memory" };
+                let detail = format!("guaranteed_pod_{manager}_manager_static_policy");
+                assert_eq!(infeasible_detail(reason, text), Some(detail.as_str()));
+            }
             let expected = expected.map(|text| ("Infeasible".to_owned(), text.to_owned()));
             assert_eq!(refusal, expected, "{wanted:?}");
         }

@@ -6,6 +6,7 @@ use super::admission::{self, Refusal};
 use super::manager::{Manager, PodWorkers};
 use super::resize;
 use crate::events::EventType;
+use crate::metrics::resizes::{self, RetryTrigger};
 use crate::pods;
 use crate::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::Pod;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 impl Manager {
     /// A pod that a worker has, as its source has it now.
-    pub(super) fn renew(&self, inner: &mut PodWorkers, pod: Arc<Pod>) {
+    pub(super) fn renew(&self, inner: &mut PodWorkers, pod: Arc<Pod>, trigger: RetryTrigger) {
         let uid = pods::uid(&pod).to_owned();
         let Some(mailbox) = inner.workers.get(&uid).cloned() else { return };
         let held = mailbox.pod();
@@ -30,15 +31,22 @@ impl Manager {
             return;
         }
         let others = inner.active(Some(&uid));
+        let was_deferred = mailbox.resize().is_some_and(|(reason, _)| reason == "Deferred");
         let Some((reason, text)) = self.refuse_resize((&pod, &held), &others) else {
+            if was_deferred {
+                resizes::accepted_late(trigger);
+            }
             let message = resize::message("started", &pod, None);
             self.context().events.pod(&pod, "", EventType::Normal, "ResizeStarted", &message);
             mailbox.allocate(pod, None);
-            self.retry_resizes(inner);
+            self.retry_resizes(inner, RetryTrigger::PodResized);
             return;
         };
         let refusal = Some((reason.clone(), text.clone()));
         if mailbox.resize() != refusal {
+            if let Some(detail) = admission::infeasible_detail(&reason, &text) {
+                resizes::infeasible(detail);
+            }
             let message = resize::message(&reason, &pod, Some(&text));
             self.context().events.pod(&pod, "", EventType::Warning, &format!("Resize{reason}"), &message);
         }
@@ -52,7 +60,7 @@ impl Manager {
     }
 
     /// Room may have come for pods that wait for it.
-    pub(super) fn retry_resizes(&self, inner: &mut PodWorkers) {
+    pub(super) fn retry_resizes(&self, inner: &mut PodWorkers, trigger: RetryTrigger) {
         let mut waiting: Vec<Arc<Pod>> = inner.desired.values().cloned().collect();
         waiting.sort_by_key(|pod| {
             let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
@@ -65,7 +73,7 @@ impl Manager {
                 self.refuse_resize((&pod, held.as_ref().unwrap_or(&pod)), &others).is_none()
             };
             if fits {
-                self.renew(inner, pod);
+                self.renew(inner, pod, trigger);
                 // It went on from there.
                 return;
             }

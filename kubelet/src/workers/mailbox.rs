@@ -17,6 +17,33 @@ pub struct Mailbox {
     pub(super) given_back: CancellationToken,
 }
 
+/// Stages in the life of a pod's worker, by upstream's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lifecycle {
+    /// The pod is kept running.
+    #[default]
+    Sync,
+    /// The containers are being stopped.
+    Terminating,
+    /// The containers have ended.
+    Terminated,
+}
+
+impl Lifecycle {
+    /// All stages.
+    pub const ALL: [Self; 3] = [Self::Sync, Self::Terminating, Self::Terminated];
+
+    /// Upstream's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Terminating => "terminating",
+            Self::Terminated => "terminated",
+        }
+    }
+}
+
 /// Known state of the pod.
 #[derive(Clone, Debug)]
 pub(super) struct KnownPod {
@@ -29,6 +56,7 @@ pub(super) struct KnownPod {
     pub(super) rejected: bool,
     /// Reason and message of a resize that waits.
     pub(super) resize: Option<Refusal>,
+    lifecycle: Lifecycle,
 }
 
 impl KnownPod {
@@ -50,6 +78,7 @@ impl Mailbox {
                 grace: None,
                 rejected: false,
                 resize: None,
+                lifecycle: Lifecycle::Sync,
             }),
             notify: Notify::new(),
             given_back: CancellationToken::new(),
@@ -103,6 +132,16 @@ impl Mailbox {
     /// The pod as it was told last.
     pub fn pod(&self) -> Arc<Pod> {
         Arc::clone(&self.state.lock().pod)
+    }
+
+    /// The worker has come to a stage.
+    pub(super) fn enter(&self, lifecycle: Lifecycle) {
+        self.state.lock().lifecycle = lifecycle;
+    }
+
+    /// Returns the worker's stage.
+    pub fn lifecycle(&self) -> Lifecycle {
+        self.state.lock().lifecycle
     }
 
     /// Gone from its source.

@@ -2,18 +2,19 @@
 
 use super::admission::{self, Measure, Refusal};
 use super::context::WorkerContext;
-use super::mailbox::Mailbox;
+use super::mailbox::{Lifecycle, Mailbox};
 use super::preemption;
 use super::resize;
 use super::worker::{RETRY, Worker};
 use crate::events::EventType;
+use crate::metrics::resizes::{self, RetryTrigger};
 use crate::pods;
 use crate::sources::{Source, SourceSet};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
 use shared::run::contained_async;
 use shared::types::is_pod_terminal;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -31,7 +32,7 @@ pub(super) struct PodWorkers {
     /// Pods that ask for other resources than they have, as their source has them.
     pub(super) desired: HashMap<String, Arc<Pod>>,
     statics: HashMap<Source, HashMap<String, Arc<Pod>>>,
-    /// New versions of static pods that wait until the old one is gone, by full name.
+    /// Pods that wait until one of the same name is gone, by full name: new versions of static pods, and pods that come back.
     queued: HashMap<String, Arc<Pod>>,
     /// Mirror pods by full name.
     mirrors: HashMap<String, Arc<Pod>>,
@@ -112,7 +113,9 @@ impl Manager {
             self.mirror_changed.notify_one();
             return;
         }
-        if let Some(mailbox) = self.inner.lock().workers.get(pods::uid(pod)) {
+        let mut inner = self.inner.lock();
+        inner.queued.retain(|_, queued| pods::uid(queued) != pods::uid(pod));
+        if let Some(mailbox) = inner.workers.get(pods::uid(pod)) {
             mailbox.remove();
         }
     }
@@ -155,8 +158,17 @@ impl Manager {
     fn give(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pods::uid(&pod).to_owned();
         let mut inner = self.inner.lock();
-        if inner.workers.contains_key(&uid) {
-            self.renew(&mut inner, pod);
+        if let Some(mailbox) = inner.workers.get(&uid) {
+            if mailbox.is_removed() {
+                // It was taken away and comes back before its containers have ended.
+                inner.queued.insert(pods::full_name(&pod), pod);
+            } else {
+                let before = inner.desired.get(&uid).cloned().unwrap_or_else(|| mailbox.pod());
+                for [resource, requirement, operation] in resize::changes(&before, &pod) {
+                    resizes::requested(resource, requirement, operation);
+                }
+                self.renew(&mut inner, pod, RetryTrigger::PodUpdated);
+            }
             return;
         }
         if self.shutdown.is_cancelled() {
@@ -174,7 +186,7 @@ impl Manager {
         }
         inner.workers.insert(uid.clone(), Arc::clone(&mailbox));
         if !new {
-            self.renew(&mut inner, pod);
+            self.renew(&mut inner, pod, RetryTrigger::PodUpdated);
         }
         drop(inner);
         let (manager, cx, shutdown) = (Arc::clone(self), Arc::clone(&self.cx), self.shutdown.clone());
@@ -212,7 +224,7 @@ impl Manager {
         }
         match preemption::victims(pod, &others, &shortages) {
             Ok(victims) => {
-                self.preempt(pod, &victims, inner);
+                self.preempt(pod, &victims, &first.resource, inner);
                 Ok(victims)
             }
             Err(error) => {
@@ -223,7 +235,7 @@ impl Manager {
     }
 
     /// Ends pods so that a critical one fits.
-    fn preempt(&self, pod: &Pod, victims: &[Arc<Pod>], inner: &PodWorkers) {
+    fn preempt(&self, pod: &Pod, victims: &[Arc<Pod>], resource: &str, inner: &PodWorkers) {
         let names: Vec<String> = victims.iter().map(|victim| pods::describe(victim)).collect();
         tracing::info!(pod = %pods::describe(pod), victims = names.join(", "), "Attempting to evict pods in order to free up resources");
         for victim in victims {
@@ -231,6 +243,7 @@ impl Manager {
             if let Some(mailbox) = inner.workers.get(pods::uid(victim)) {
                 mailbox.fail(preemption::REASON, preemption::MESSAGE, None);
             }
+            crate::metrics::preempted(resource);
         }
     }
 
@@ -257,10 +270,13 @@ impl Manager {
             inner.statuses.remove(uid);
             inner.desired.remove(uid);
             let mailbox = inner.workers.remove(uid);
-            self.retry_resizes(&mut inner);
+            self.retry_resizes(&mut inner, RetryTrigger::PodsRemoved);
             mailbox.and_then(|m| inner.queued.remove(&pods::full_name(&m.pod())))
         };
         if let Some(pod) = next {
+            if pods::uid(&pod) == uid {
+                crate::metrics::restarted(pods::is_static(&pod));
+            }
             self.give(pod);
         }
         self.mirror_changed.notify_one();
@@ -324,7 +340,7 @@ impl Manager {
         inner.statuses.insert(uid.to_owned(), status.clone());
         if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
             inner.desired.remove(uid);
-            self.retry_resizes(&mut inner);
+            self.retry_resizes(&mut inner, RetryTrigger::PodsRemoved);
             self.ended.notify_waiters();
         }
     }
@@ -358,6 +374,16 @@ impl Manager {
             .into_iter()
             .filter(|p| pods::namespace(p) == namespace && pods::name(p) == name)
             .find(|p| uid.is_none_or(|uid| pods::uid(p) == uid || self.mirror(p).is_some_and(|m| pods::uid(&m) == uid)))
+    }
+
+    /// Numbers of pods by the stage of their worker, by whether their source has them still, and by whether they are static.
+    pub fn lifecycles(&self) -> BTreeMap<(Lifecycle, bool, bool), usize> {
+        let mut found = BTreeMap::new();
+        for mailbox in self.inner.lock().workers.values() {
+            let key = (mailbox.lifecycle(), !mailbox.is_removed(), pods::is_static(&mailbox.pod()));
+            *found.entry(key).or_default() += 1;
+        }
+        found
     }
 
     /// Uids that workers own.

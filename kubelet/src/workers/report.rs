@@ -58,6 +58,8 @@ impl Worker {
         let KnownPod { failure, resize, .. } = self.mailbox.snapshot();
         let stopping = terminating || terminated;
         let resize = if stopping { Progress::default() } else { self.resources.progress(pod, observed, resize) };
+        let pending = resize.pending.as_ref().map(|(reason, _)| reason.as_str());
+        metrics::resizes::progress(&self.uid, pending, resize.running);
         let previous = self.published.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
         // What was published is newer than what the API server has shown so far.
         let mut current = Pod::clone(pod);

@@ -85,6 +85,30 @@ pub fn changes_requests(a: &Pod, b: &Pod, of: fn(&Amounts) -> Option<i64>) -> bo
     })
 }
 
+/// Changes of containers' resources between two versions of a pod: resource, requirement, operation. Answers for
+/// upstream's `recordContainerResizeOperations`.
+pub fn changes(old: &Pod, new: &Pod) -> Vec<[&'static str; 3]> {
+    let mut found = Vec::new();
+    for container in resizable(new) {
+        let Some(before) = resizable(old).find(|other| other.name == container.name) else { continue };
+        let (requests, limits) = both(container.resources.as_ref());
+        let (old_requests, old_limits) = both(before.resources.as_ref());
+        for (requirement, before, now) in [("requests", old_requests, requests), ("limits", old_limits, limits)] {
+            for (resource, before, now) in [("cpu", before.cpu, now.cpu), ("memory", before.memory, now.memory)] {
+                let operation = match (before, now) {
+                    (None, Some(_)) => "add",
+                    (Some(_), None) => "remove",
+                    (Some(before), Some(now)) if now > before => "increase",
+                    (Some(before), Some(now)) if now < before => "decrease",
+                    _ => continue,
+                };
+                found.push([resource, requirement, operation]);
+            }
+        }
+    }
+    found
+}
+
 /// `pod` with the resources that `find` knows for its containers.
 fn with(pod: &Arc<Pod>, find: impl Fn(&str) -> Option<ResourceRequirements>) -> Arc<Pod> {
     let mut changed = Pod::clone(pod);
@@ -216,6 +240,25 @@ mod tests {
             assert_eq!(once(&held), once(&new), "an init container that ends is not resized");
         }
         assert!(Arc::ptr_eq(&as_reported(&old), &old), "nothing to hold apart, nothing to copy");
+    }
+
+    #[test]
+    fn changes_are_told_by_resource_requirement_and_operation() {
+        let pod = |resources: Value| -> Pod {
+            let once = json!([{"name": "once", "resources": {"requests": {"cpu": "1"}}}]);
+            let containers = json!([{"name": "c", "resources": resources}]);
+            serde_json::from_value(json!({"spec": {"containers": containers, "initContainers": once}})).expect("pod")
+        };
+        let old = pod(json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}));
+        let new = pod(json!({"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"cpu": "1"}}));
+        let expected = [
+            ["cpu", "requests", "decrease"],
+            ["memory", "requests", "increase"],
+            ["cpu", "limits", "add"],
+            ["memory", "limits", "remove"],
+        ];
+        assert_eq!(changes(&old, &new), expected);
+        assert!(changes(&old, &old).is_empty());
     }
 
     #[test]

@@ -6,11 +6,13 @@ use super::observed::{Container as Found, Observed, State};
 use super::resize::{self, Progress};
 use super::worker::Worker;
 use crate::events::EventType;
+use crate::metrics::resizes;
 use crate::pods;
 use crate::resources::{Amounts, CgroupError, Cgroups, container_resources, pod_limits};
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Resources that a worker remembers.
 #[derive(Default)]
@@ -91,6 +93,13 @@ impl Worker {
 
     /// Gives running containers what is allocated to them.
     pub(super) async fn resize(&mut self, pod: &Arc<Pod>, observed: &Observed, names: &[String]) -> Result<(), ()> {
+        let begun = Instant::now();
+        let resized = self.resize_all(pod, observed, names).await;
+        resizes::worked(begun.elapsed(), resized.is_ok());
+        resized
+    }
+
+    async fn resize_all(&mut self, pod: &Arc<Pod>, observed: &Observed, names: &[String]) -> Result<(), ()> {
         for name in names {
             let (Some(container), Some(found)) = (kill::spec_of(pod, name), observed.latest(name)) else { continue };
             if let Err(error) = self.resize_container(pod, container, found).await {

@@ -133,6 +133,7 @@ impl Start<'_> {
         let images = self.image_volumes(container, &sandbox_config).await.inspect_err(|wait| {
             self.event(name, EventType::Warning, "Failed", &format!("Error: {}", wait.0));
         })?;
+        let image_volumes = images.len();
         let mounts = self.mounts(container, &facts, &env, &images).await.map_err(config_error)?;
         let granted = cx.claims.of_container(pod, container).map_err(config_error)?;
         let claimed = granted.into_iter().flat_map(|granted| granted.device.cdi_device_ids).collect();
@@ -153,11 +154,9 @@ impl Start<'_> {
             let message = format!("failed to create log directory for container \"{name}\": {error}");
             return Err(self.failed(name, "CreateContainerError", message));
         }
-        let id = cx
-            .runtime
-            .create_container(&self.sandbox.id, config, sandbox_config)
-            .await
-            .map_err(|e| self.failed(name, "CreateContainerError", description(&e)))?;
+        let created = cx.runtime.create_container(&self.sandbox.id, config, sandbox_config).await;
+        metrics::image_volumes(image_volumes, Some(created.is_ok()));
+        let id = created.map_err(|e| self.failed(name, "CreateContainerError", description(&e)))?;
         self.event(name, EventType::Normal, "Created", "Container created");
         if let Err(error) = cx.runtime.start_container(&id).await {
             return Err(self.failed(name, "RunContainerError", description(&error)));
@@ -243,7 +242,9 @@ impl Start<'_> {
     ) -> Result<BTreeMap<String, v1::ImageSpec>, Wait> {
         let (cx, pod) = (self.cx, self.pod);
         let mut found = BTreeMap::new();
-        for (volume, wanted) in container::image_volumes(pod, container) {
+        let wanted = container::image_volumes(pod, container);
+        metrics::image_volumes(wanted.len(), None);
+        for (volume, wanted) in wanted {
             let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
             let (image, _) = cx.images.ensure(runtime, objects, events, pod, &wanted, sandbox.clone()).await?;
             let user_specified_image = wanted.image.unwrap_or_default();

@@ -3,7 +3,7 @@
 use super::backoff::Backoff;
 use super::context::WorkerContext;
 use super::kill::{self, HooksRun};
-use super::mailbox::{KnownPod, Mailbox};
+use super::mailbox::{KnownPod, Lifecycle, Mailbox};
 use super::observed::{Observed, Observer, State};
 use super::plan::{self, ContainerKind, ProbeResults, Step};
 use super::resizing::Resources;
@@ -124,11 +124,13 @@ impl Worker {
             self.published = Some(status);
         } else {
             self.work().await;
+            self.mailbox.enter(Lifecycle::Terminating);
             let (cx, pod) = (Arc::clone(&self.cx), self.mailbox.pod());
             let begun = Instant::now();
             cx.traced("syncTerminatingPod", &pod, None, self.terminate()).await;
             metrics::worker_round("terminating", begun);
         }
+        self.mailbox.enter(Lifecycle::Terminated);
         let (cx, pod) = (Arc::clone(&self.cx), self.mailbox.pod());
         let begun = Instant::now();
         cx.traced("syncTerminatedPod", &pod, None, self.reclaim()).await;
@@ -470,7 +472,9 @@ impl Worker {
             }
             self.cx.events.pod(pod, "", EventType::Warning, reason, &text);
         }
-        match start::sandbox(&self.cx, pod, attempt).await {
+        let made = start::sandbox(&self.cx, pod, attempt).await;
+        metrics::pod_start(pod, made.is_err());
+        match made {
             Ok(_) => Ok(()),
             Err(error) => {
                 let text = format!("Failed to create pod sandbox: {error}");

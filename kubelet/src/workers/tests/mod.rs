@@ -2,9 +2,10 @@
 
 mod fake;
 
-use super::mailbox::Mailbox;
+use super::mailbox::{Lifecycle, Mailbox};
 use super::manager::Manager;
 use super::worker::Worker;
+use crate::sources::{Source, SourceSet, annotations};
 use fake::FakeNode;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
@@ -76,5 +77,35 @@ async fn devices_do_not_wait_for_volumes_and_shutdowns_do() {
     tokio::time::timeout(PATIENCE, &mut given_back).await.expect_err("the volumes are mounted yet");
     node.unmounts.add_permits(1);
     timely("the unmount", given_back).await;
+    token.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn static_pod_that_comes_back_while_it_ends_runs_again() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::at(root.path());
+    let token = CancellationToken::new();
+    let manager = Manager::new(Arc::clone(&node.cx), TaskTracker::new(), token.clone());
+    let metadata = json!({"name": "p", "namespace": "n", "uid": "u", "annotations": {(annotations::SOURCE): "file"}});
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "i"}]});
+    let pod: Pod =
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": {"containerStatuses": []}}))
+            .expect("a pod");
+    let file = |pods: &[Pod]| SourceSet { source: Source::File, pods: pods.to_vec() };
+    let restarts = || shared::metrics::gather().contains("kubelet_restarted_pods_total{static=\"true\"} 1\n");
+    manager.set_static(file(std::slice::from_ref(&pod)));
+    manager.set_static(file(&[]));
+    timely("the stop", node.log.until("stop c in 1")).await;
+    manager.set_static(file(&[pod]));
+    assert_eq!(manager.lifecycles().into_keys().collect::<Vec<_>>(), [(Lifecycle::Terminating, false, true)]);
+    assert!(!restarts());
+    node.unmounts.add_permits(1);
+    timely("the pod's next life", async {
+        while !manager.lifecycles().contains_key(&(Lifecycle::Sync, true, true)) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert!(restarts(), "it is counted");
     token.cancel();
 }
