@@ -248,7 +248,7 @@ impl Kubelet {
             claims: ResourceClaims::new((&settings.root_dir, &node_name), Arc::clone(&objects), client.clone()),
             devices: Devices::new(&settings.root_dir, own.nodes),
             probes: Arc::new(prober),
-            hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()))),
+            hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()), Arc::clone(&events))),
             runtime: Arc::new(runtime),
             machine,
             cgroups,

@@ -1,5 +1,5 @@
 //! Lifecycle hooks: `postStart` and `preStop` as exec, httpGet, tcpSocket (accepted, always fails as upstream) or
-//! sleep. Answers for upstream's `pkg/kubelet/lifecycle`. Reports no events: the worker does
+//! sleep. Answers for upstream's `pkg/kubelet/lifecycle`. Reports no failures: the worker does
 //! (`FailedPostStartHook`, `FailedPreStopHook`).
 
 mod runner;
@@ -29,7 +29,7 @@ pub enum HookError {
     /// The command ended with a non-zero code: `command '…' exited with 1: <output>`.
     #[error("{0}")]
     Exec(String),
-    /// The HTTP request failed or answered 400 and above.
+    /// The HTTP request was not answered.
     #[error("{0}")]
     Http(String),
     /// The handler has no action, or is not valid.

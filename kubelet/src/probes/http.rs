@@ -1,7 +1,7 @@
 //! HTTP requests of probes and hooks: TLS without verification (a container's certificate
 //! is its own business), redirects within the host, answers read up to a bound.
 
-use http::header::{ACCEPT, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use http::{HeaderMap, Method, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
@@ -17,6 +17,8 @@ use tokio::net::TcpStream;
 /// The most of an answer's body that is read.
 const BODY_LIMIT: usize = 10 << 10;
 const REDIRECT_LIMIT: usize = 10;
+/// End of the error of a server that speaks HTTP where TLS is expected, in Go's words.
+pub const NOT_TLS: &str = "http: server gave HTTP response to HTTPS client";
 
 /// A GET request.
 #[derive(Clone, Debug)]
@@ -64,6 +66,22 @@ impl Request {
             path: if path.starts_with('/') { path.to_owned() } else { format!("/{path}") },
             headers,
         })
+    }
+}
+
+impl Request {
+    /// The same request over plain HTTP, without credentials.
+    #[must_use]
+    pub fn without_tls(&self) -> Self {
+        let mut plain = Self { secure: false, ..self.clone() };
+        plain.headers.remove(AUTHORIZATION);
+        plain
+    }
+
+    /// Returns host and port.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        authority(self)
     }
 }
 
@@ -145,8 +163,17 @@ async fn exchange(request: &Request) -> Result<(ProbeResponse, Option<String>), 
     let connector = tokio_rustls::TlsConnector::from(Arc::new(
         shared::cert::client_tls(shared::cert::Trust::Anybody, None).map_err(|error| error.to_string())?,
     ));
-    let stream = connector.connect(name, stream).await.map_err(|error| error.to_string())?;
+    let stream = connector.connect(name, stream).await.map_err(|error| tls_error(&error))?;
     over(stream, request).await
+}
+
+/// The failure of a handshake, in Go's words where what came is no TLS.
+fn tls_error(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => NOT_TLS.to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 /// The kernel's words as Go prints them: lower case, without the number.

@@ -299,7 +299,7 @@ impl FakeNode {
             claims: ResourceClaims::new((root, "node"), Arc::new(Standalone), None),
             devices: Devices::new(root, nodes.ids()),
             probes: Arc::new(prober),
-            hooks: Arc::new(hooks::Runner::new(exec)),
+            hooks: Arc::new(hooks::Runner::new(exec, Arc::new(LogSink))),
             cgroups: Arc::new(NoCgroups),
             objects: Arc::new(Standalone),
             services: Arc::new(NoServices),
