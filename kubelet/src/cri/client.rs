@@ -155,6 +155,12 @@ impl Runtime for Client {
         answer.status.ok_or_else(|| missing("sandbox status"))
     }
 
+    async fn sandbox_info(&self, id: &str) -> Result<String, CriError> {
+        let request = self.request(v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true });
+        let answer = self.runtime.clone().pod_sandbox_status(request).await.map_err(error)?.into_inner();
+        Ok(answer.info.get("info").cloned().unwrap_or_default())
+    }
+
     async fn list_sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<v1::PodSandbox>, CriError> {
         let filter = v1::PodSandboxFilter { label_selector: by_pod(pod_uid), ..Default::default() };
         let request = self.request(v1::ListPodSandboxRequest { filter: Some(filter) });

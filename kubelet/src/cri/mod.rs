@@ -116,6 +116,10 @@ pub trait Runtime: Exec {
     async fn remove_sandbox(&self, id: &str) -> Result<(), CriError>;
     /// One sandbox in detail.
     async fn sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatus, CriError>;
+    /// Details of a sandbox in the runtime's own terms, as JSON; empty where it has none.
+    async fn sandbox_info(&self, _id: &str) -> Result<String, CriError> {
+        Ok(String::new())
+    }
     /// All sandboxes, or those of one pod.
     async fn list_sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<v1::PodSandbox>, CriError>;
     /// Makes a container; returns its id.

@@ -154,7 +154,7 @@ mod tests {
         let threshold =
             Threshold { signal: Signal::Memory, least: Least::Amount(100 << 20), grace: None, reclaim: None };
         let observed = Observed {
-            memory: Memory { total: 1 << 30, used: 0, working_set: (1 << 30) - (54 << 20), rss: 0 },
+            memory: Memory { total: 1 << 30, working_set: (1 << 30) - (54 << 20), ..Memory::default() },
             ..Observed::default()
         };
         assert_eq!(

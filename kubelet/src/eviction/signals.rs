@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn thresholds_are_amounts_or_shares() {
         let observed = Observed {
-            memory: Memory { total: 1000 << 20, used: 950 << 20, working_set: 950 << 20, rss: 0 },
+            memory: Memory { total: 1000 << 20, used: 950 << 20, working_set: 950 << 20, ..Memory::default() },
             node_disk: Some(Disk { capacity: 1000, available: 100, inodes: 0, inodes_free: 0 }),
             pods_memory: Some((100, 95)),
             ..Observed::default()

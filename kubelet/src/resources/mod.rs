@@ -132,6 +132,12 @@ pub struct Usage {
     pub major_page_faults: u64,
     /// Processes.
     pub processes: u64,
+    /// Bytes of swap.
+    pub swap: Option<u64>,
+    /// The most swap, where it is limited.
+    pub swap_limit: Option<u64>,
+    /// The most memory, where it is limited.
+    pub memory_limit: Option<u64>,
 }
 
 /// The cgroup tree of the kubelet. Blocking file operations; call from `spawn_blocking`.

@@ -57,6 +57,14 @@ pub fn metrics(body: String) -> Answer {
     with(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body.into())
 }
 
+/// Metrics in the text format, as they come.
+pub fn metrics_stream(receiver: mpsc::Receiver<Bytes>) -> Answer {
+    let mut answer = stream(receiver);
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
 /// Bytes of a given type.
 pub fn bytes(kind: &'static str, body: Vec<u8>) -> Answer {
     with(StatusCode::OK, kind, body.into())

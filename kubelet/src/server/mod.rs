@@ -262,7 +262,7 @@ impl Server {
             }
             (&Method::GET, ["metrics"]) => answer::metrics(self.stats.kubelet().await),
             (&Method::GET, ["metrics", "resource"]) => answer::metrics(self.stats.resource().await),
-            (&Method::GET, ["metrics", "cadvisor"]) => answer::metrics(self.stats.cadvisor().await),
+            (&Method::GET, ["metrics", "cadvisor"]) => answer::metrics_stream(self.stats.cadvisor().await),
             (&Method::GET, ["metrics", "probes"]) => answer::metrics(probes::metrics::text()),
             (&Method::GET, ["metrics", "slis"]) => answer::metrics(shared::metrics::start_time_family()),
             (&Method::GET, ["configz"]) if debugging => {

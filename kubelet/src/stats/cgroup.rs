@@ -1,36 +1,80 @@
 //! Usage and limits of one cgroup, as the kernel's files tell them. Answers for the part of cAdvisor's container handlers
 //! that reads cgroups and `/proc`.
+//!
+//! Read for every cgroup of every scrape: each file is one open and one read into a buffer that is used again, and a file
+//! whose content follows from another one is not read.
 
 use crate::resources::CgroupVersion;
 use crate::trees;
-use std::collections::{BTreeMap, BTreeSet};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Most processes of a cgroup whose files and sockets are counted.
 const MOST_PROCESSES: usize = 4096;
+/// Most bytes of one file that are read.
+const LARGEST: usize = 1 << 20;
+/// Bytes of a file that holds one number or a short list: all of it comes by one read.
+const SHORT: usize = 16 << 10;
+/// Nanoseconds of a microsecond.
 const MICRO: u64 = 1000;
+/// Nanoseconds of a clock tick, which is a hundredth of a second for all programs.
+const TICK: u64 = 10_000_000;
+/// More memory than this is no limit; the kernel rounds it.
+const UNLIMITED: u64 = 1 << 62;
+
+/// Kinds of memory in a cgroup and those below it, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct MemoryParts {
+    pub(super) cache: u64,
+    pub(super) rss: u64,
+    pub(super) mapped_file: u64,
+    pub(super) swap: Option<u64>,
+    pub(super) active_file: u64,
+    pub(super) inactive_file: u64,
+    pub(super) kernel: Option<u64>,
+    /// Page faults: all, and those that read a disk. The old hierarchy counts those below apart, which come second.
+    pub(super) faults: [u64; 2],
+    pub(super) faults_below: [u64; 2],
+}
+
+/// Traffic of a block device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DeviceIo {
+    pub(super) major: u32,
+    pub(super) minor: u32,
+    /// Bytes by operation, as the kernel calls it.
+    pub(super) bytes: Vec<(String, u64)>,
+    /// Requests by operation.
+    pub(super) requests: Vec<(String, u64)>,
+}
+
+impl DeviceIo {
+    /// Number of an operation: zero where the kernel has none.
+    pub(super) fn of(list: &[(String, u64)], operation: &str) -> u64 {
+        list.iter().find(|(known, _)| known == operation).map_or(0, |(_, value)| *value)
+    }
+}
 
 /// Contents of a cgroup's files; those that are missing are none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CgroupStats {
     /// Nanoseconds of processors: in all, in user mode, in the kernel.
     pub(super) cpu: [Option<u64>; 3],
-    /// Periods, those in which the quota was used up, and nanoseconds spent waiting for the next one.
+    /// Periods, those in which the quota was used up, and nanoseconds spent waiting for the next one. Only read where there
+    /// is a quota.
     pub(super) throttling: [Option<u64>; 3],
     pub(super) memory: Option<u64>,
     pub(super) memory_peak: Option<u64>,
     pub(super) memory_failures: Option<u64>,
-    /// Bytes by the kernel's names.
-    pub(super) memory_parts: BTreeMap<String, u64>,
+    pub(super) parts: MemoryParts,
     pub(super) kernel_memory: Option<u64>,
-    pub(super) swap: Option<u64>,
     pub(super) oom_kills: Option<u64>,
-    /// By device: bytes read, bytes written, reads, writes.
-    pub(super) io: BTreeMap<String, [u64; 4]>,
-    /// By `cpu`, `memory`, `io`: microseconds in which some waited and in which all did.
-    pub(super) pressure: BTreeMap<&'static str, [u64; 2]>,
-    /// Processes that the cgroup and those below it have.
+    pub(super) io: Vec<DeviceIo>,
+    /// Microseconds in which some waited for processors, memory and devices, and in which all did.
+    pub(super) pressure: [Option<[u64; 2]>; 3],
+    /// Processes of the cgroup itself.
     pub(super) processes: Vec<i32>,
     pub(super) threads: Option<u64>,
     pub(super) threads_max: Option<u64>,
@@ -38,21 +82,81 @@ pub(super) struct CgroupStats {
     pub(super) quota: Option<u64>,
     pub(super) period: Option<u64>,
     pub(super) memory_limit: Option<u64>,
+    pub(super) memory_reservation: Option<u64>,
     pub(super) swap_limit: Option<u64>,
     /// Seconds since the epoch at which it was made.
     pub(super) made: Option<u64>,
 }
 
 /// Reads cgroups below the mounts of the host.
-#[derive(Clone, Debug)]
 pub(super) struct CgroupReader {
     base: PathBuf,
     version: CgroupVersion,
+    buffer: Vec<u8>,
+}
+
+/// A cgroup's folder in one hierarchy.
+struct Folder(Option<OwnedFd>);
+
+impl Folder {
+    fn open(path: &Path) -> Self {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self(openat(CWD, path, flags, Mode::empty()).ok())
+    }
+
+    /// Text of a short file; empty where there is none.
+    fn text<'b>(&self, file: &str, buffer: &'b mut Vec<u8>) -> &'b str {
+        self.read(file, buffer, SHORT)
+    }
+
+    /// Text of a file, no more than so many bytes of it.
+    fn read<'b>(&self, file: &str, buffer: &'b mut Vec<u8>, most: usize) -> &'b str {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let opened = self.0.as_ref().and_then(|folder| openat(folder, file, flags, Mode::empty()).ok());
+        let Some(opened) = opened else { return "" };
+        let mut length = 0;
+        while length < most {
+            if buffer.len() == length {
+                buffer.resize((length * 2).max(SHORT), 0);
+            }
+            match rustix::io::read(&opened, &mut buffer[length..]) {
+                Ok(0) | Err(_) => break,
+                Ok(more) => length += more,
+            }
+            if most == SHORT {
+                break;
+            }
+        }
+        std::str::from_utf8(&buffer[..length]).unwrap_or_default()
+    }
+
+    fn number(&self, file: &str, buffer: &mut Vec<u8>) -> Option<u64> {
+        number(self.text(file, buffer))
+    }
+
+    /// Seconds since the epoch at which the cgroup was made: of a file in it that nobody writes to. The folder's own time
+    /// changes with what is below.
+    fn made(&self) -> Option<u64> {
+        let folder = self.0.as_ref()?;
+        let times = ["cgroup.clone_children", "cgroup.events"].into_iter();
+        let time = times.filter_map(|file| statat(folder, file, AtFlags::empty()).ok()).next()?.st_mtime;
+        u64::try_from(time).ok()
+    }
+
+    /// Numbers of the cgroup's own processes.
+    fn processes(&self, buffer: &mut Vec<u8>) -> Vec<i32> {
+        self.read("cgroup.procs", buffer, LARGEST).lines().filter_map(|line| line.trim().parse().ok()).collect()
+    }
 }
 
 impl CgroupReader {
     pub(super) fn new(base: &Path, version: CgroupVersion) -> Self {
-        Self { base: base.to_owned(), version }
+        Self { base: base.to_owned(), version, buffer: vec![0; SHORT] }
+    }
+
+    /// Reads the cgroups of this machine.
+    pub(super) fn of_machine() -> Self {
+        Self::new(Path::new("/sys/fs/cgroup"), crate::resources::cgroup_version())
     }
 
     fn folder(&self, controller: &str, path: &str) -> PathBuf {
@@ -70,106 +174,184 @@ impl CgroupReader {
         folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
+    /// The lowest number of a process in a cgroup or below it.
+    pub(super) fn first_process(&self, path: &str) -> Option<i32> {
+        let mut first = None;
+        let walked = trees::walk_folders(&self.folder("memory", path), |cgroup| {
+            let own = trees::read(cgroup, c"cgroup.procs").unwrap_or_default();
+            first = own.lines().filter_map(|line| line.trim().parse::<i32>().ok()).chain(first).min();
+        });
+        walked.ok().and(first)
+    }
+
     /// Reads all statistics of a cgroup; none where there is no such one.
-    pub(super) fn read(&self, path: &str) -> Option<CgroupStats> {
-        let folder = self.folder("memory", path);
-        let made = folder.metadata().ok()?.modified().ok()?;
-        let made = made.duration_since(std::time::UNIX_EPOCH).ok().map(|age| age.as_secs());
-        let stats = match self.version {
-            CgroupVersion::V1 => self.read_v1(path),
-            CgroupVersion::V2 => self.read_v2(path),
+    pub(super) fn read(&mut self, path: &str) -> Option<CgroupStats> {
+        let memory = Folder::open(&self.folder("memory", path));
+        memory.0.as_ref()?;
+        let mut stats = match self.version {
+            CgroupVersion::V1 => self.read_v1(path, &memory),
+            CgroupVersion::V2 => self.read_v2(&memory),
         };
-        Some(CgroupStats { made, processes: processes_below(&folder).into_iter().collect(), ..stats })
+        stats.made = memory.made();
+        stats.processes = memory.processes(&mut self.buffer);
+        Some(stats)
     }
 
-    fn read_v2(&self, path: &str) -> CgroupStats {
-        let folder = self.folder("", path);
-        let text = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
-        let number = |file: &str| number(&text(file));
-        let cpu = pairs(&text("cpu.stat"));
-        let time = |name: &str| cpu.get(name).map(|micros| micros.saturating_mul(MICRO));
-        let memory_parts = pairs(&text("memory.stat"));
-        let events = pairs(&text("memory.events"));
-        let quota = text("cpu.max");
+    fn read_v2(&mut self, folder: &Folder) -> CgroupStats {
+        let buffer = &mut self.buffer;
+        let mut stats = CgroupStats::default();
+        let mut throttling = [None; 3];
+        for (name, value) in pairs(folder.text("cpu.stat", buffer)) {
+            match name {
+                "usage_usec" => stats.cpu[0] = Some(value.saturating_mul(MICRO)),
+                "user_usec" => stats.cpu[1] = Some(value.saturating_mul(MICRO)),
+                "system_usec" => stats.cpu[2] = Some(value.saturating_mul(MICRO)),
+                "nr_periods" => throttling[0] = Some(value),
+                "nr_throttled" => throttling[1] = Some(value),
+                "throttled_usec" => throttling[2] = Some(value.saturating_mul(MICRO)),
+                _ => {}
+            }
+        }
+        stats.parts = MemoryParts::unified(folder.text("memory.stat", buffer));
+        for (name, value) in pairs(folder.text("memory.events", buffer)) {
+            match name {
+                "max" => stats.memory_failures = Some(value),
+                "oom_kill" => stats.oom_kills = Some(value),
+                _ => {}
+            }
+        }
+        let quota = folder.text("cpu.max", buffer);
         let mut quota = quota.split_whitespace().map(str::parse);
-        CgroupStats {
-            cpu: [time("usage_usec"), time("user_usec"), time("system_usec")],
-            throttling: [cpu.get("nr_periods").copied(), cpu.get("nr_throttled").copied(), time("throttled_usec")],
-            memory: number("memory.current"),
-            memory_peak: number("memory.peak"),
-            memory_failures: events.get("max").copied(),
-            kernel_memory: memory_parts.get("kernel").copied(),
-            memory_parts,
-            swap: number("memory.swap.current"),
-            oom_kills: events.get("oom_kill").copied(),
-            io: io(&text("io.stat")),
-            pressure: ["cpu", "memory", "io"]
-                .into_iter()
-                .filter_map(|resource| Some((resource, pressure(&text(&format!("{resource}.pressure")))?)))
-                .collect(),
-            threads: number("pids.current"),
-            threads_max: number("pids.max"),
-            shares: number("cpu.weight").map(shares),
-            quota: quota.next().and_then(Result::ok),
-            period: quota.next().and_then(Result::ok),
-            memory_limit: number("memory.max"),
-            swap_limit: number("memory.swap.max"),
-            ..CgroupStats::default()
+        stats.quota = quota.next().and_then(Result::ok);
+        stats.period = quota.next().and_then(Result::ok);
+        stats.throttling = if stats.quota.is_some() { throttling } else { [None; 3] };
+        stats.memory = folder.number("memory.current", buffer);
+        stats.memory_peak = folder.number("memory.peak", buffer);
+        stats.kernel_memory = stats.parts.kernel;
+        stats.parts.swap = folder.number("memory.swap.current", buffer);
+        stats.io = io_unified(folder.text("io.stat", buffer));
+        for (place, file) in ["cpu.pressure", "memory.pressure", "io.pressure"].into_iter().enumerate() {
+            stats.pressure[place] = pressure(folder.text(file, buffer));
         }
+        stats.threads = folder.number("pids.current", buffer);
+        stats.threads_max = folder.number("pids.max", buffer);
+        stats.shares = folder.number("cpu.weight", buffer).map(shares);
+        stats.memory_limit = folder.number("memory.max", buffer);
+        stats.memory_reservation = folder.number("memory.min", buffer);
+        stats.swap_limit = folder.number("memory.swap.max", buffer);
+        stats
     }
 
-    fn read_v1(&self, path: &str) -> CgroupStats {
-        let text = |controller: &str, file: &str| {
-            fs::read_to_string(self.folder(controller, path).join(file)).unwrap_or_default()
-        };
-        let value = |controller: &str, file: &str| number(&text(controller, file));
-        let cpu = pairs(&text("cpu", "cpu.stat"));
-        let memory_parts = pairs(&text("memory", "memory.stat"));
-        // The kernel tells no limit by the largest whole number of pages.
-        let limit = |file: &str| value("memory", file).filter(|bytes| *bytes < 1 << 62);
-        let used = value("memory", "memory.usage_in_bytes");
-        let with_swap = value("memory", "memory.memsw.usage_in_bytes");
-        CgroupStats {
-            cpu: ["cpuacct.usage", "cpuacct.usage_user", "cpuacct.usage_sys"].map(|file| value("cpuacct", file)),
-            throttling: ["nr_periods", "nr_throttled", "throttled_time"].map(|name| cpu.get(name).copied()),
-            memory: used,
-            memory_peak: value("memory", "memory.max_usage_in_bytes"),
-            memory_failures: value("memory", "memory.failcnt"),
-            kernel_memory: value("memory", "memory.kmem.usage_in_bytes"),
-            memory_parts,
-            swap: with_swap.zip(used).map(|(with, without)| with.saturating_sub(without)),
-            oom_kills: pairs(&text("memory", "memory.oom_control")).get("oom_kill").copied(),
-            threads: value("pids", "pids.current"),
-            threads_max: value("pids", "pids.max"),
-            shares: value("cpu", "cpu.shares"),
-            quota: value("cpu", "cpu.cfs_quota_us"),
-            period: value("cpu", "cpu.cfs_period_us"),
-            memory_limit: limit("memory.limit_in_bytes"),
-            swap_limit: limit("memory.memsw.limit_in_bytes"),
+    fn read_v1(&mut self, path: &str, memory: &Folder) -> CgroupStats {
+        let open = |controller: &str| Folder::open(&self.folder(controller, path));
+        let [cpu, cpuacct, pids, blkio] = ["cpu", "cpuacct", "pids", "blkio"].map(open);
+        let buffer = &mut self.buffer;
+        let limit = |file: &str, buffer: &mut Vec<u8>| memory.number(file, buffer).filter(|bytes| *bytes < UNLIMITED);
+        let mut stats = CgroupStats {
+            cpu: [cpuacct.number("cpuacct.usage", buffer), None, None],
+            memory: memory.number("memory.usage_in_bytes", buffer),
+            memory_peak: memory.number("memory.max_usage_in_bytes", buffer),
+            kernel_memory: memory.number("memory.kmem.usage_in_bytes", buffer),
+            parts: MemoryParts::separate(memory.text("memory.stat", buffer)),
+            threads: pids.number("pids.current", buffer),
+            threads_max: pids.number("pids.max", buffer),
+            shares: cpu.number("cpu.shares", buffer),
+            quota: cpu.number("cpu.cfs_quota_us", buffer),
+            period: cpu.number("cpu.cfs_period_us", buffer),
+            memory_limit: limit("memory.limit_in_bytes", buffer),
+            memory_reservation: limit("memory.soft_limit_in_bytes", buffer),
+            swap_limit: limit("memory.memsw.limit_in_bytes", buffer),
             ..CgroupStats::default()
+        };
+        for (name, ticks) in pairs(cpuacct.text("cpuacct.stat", buffer)) {
+            match name {
+                "user" => stats.cpu[1] = Some(ticks.saturating_mul(TICK)),
+                "system" => stats.cpu[2] = Some(ticks.saturating_mul(TICK)),
+                _ => {}
+            }
         }
+        if stats.quota.is_some() {
+            for (name, value) in pairs(cpu.text("cpu.stat", buffer)) {
+                match name {
+                    "nr_periods" => stats.throttling[0] = Some(value),
+                    "nr_throttled" => stats.throttling[1] = Some(value),
+                    "throttled_time" => stats.throttling[2] = Some(value),
+                    _ => {}
+                }
+            }
+        }
+        // Without a limit none is reached.
+        stats.memory_failures = match stats.memory_limit {
+            Some(_) => memory.number("memory.failcnt", buffer),
+            None => Some(0),
+        };
+        let oom = pairs(memory.text("memory.oom_control", buffer)).find(|(name, _)| *name == "oom_kill");
+        stats.oom_kills = oom.map(|(_, kills)| kills);
+        stats.io = io_separate(&blkio, buffer);
+        stats
+    }
+}
+
+impl MemoryParts {
+    fn unified(text: &str) -> Self {
+        let mut parts = Self::default();
+        for (name, value) in pairs(text) {
+            match name {
+                "anon" => parts.rss = value,
+                "file" => parts.cache = value,
+                "file_mapped" => parts.mapped_file = value,
+                "kernel" => parts.kernel = Some(value),
+                "active_file" => parts.active_file = value,
+                "inactive_file" => parts.inactive_file = value,
+                "pgfault" => (parts.faults[0], parts.faults_below[0]) = (value, value),
+                "pgmajfault" => (parts.faults[1], parts.faults_below[1]) = (value, value),
+                _ => {}
+            }
+        }
+        parts
+    }
+
+    fn separate(text: &str) -> Self {
+        let mut parts = Self::default();
+        for (name, value) in pairs(text) {
+            match name {
+                "total_cache" => parts.cache = value,
+                "total_rss" => parts.rss = value,
+                "total_mapped_file" => parts.mapped_file = value,
+                "total_swap" => parts.swap = Some(value),
+                "total_active_file" => parts.active_file = value,
+                "total_inactive_file" => parts.inactive_file = value,
+                "pgfault" => parts.faults[0] = value,
+                "pgmajfault" => parts.faults[1] = value,
+                "total_pgfault" => parts.faults_below[0] = value,
+                "total_pgmajfault" => parts.faults_below[1] = value,
+                _ => {}
+            }
+        }
+        parts
     }
 }
 
 impl CgroupStats {
-    /// Bytes of a kind of memory, by the first of its names that the kernel uses: version 1 counts those below by `total_`.
-    pub(super) fn part(&self, names: &[&str]) -> u64 {
-        names.iter().find_map(|name| self.memory_parts.get(*name)).copied().unwrap_or(0)
-    }
-
     /// Memory that cannot be had back at once.
     pub(super) fn working_set(&self) -> u64 {
-        self.memory.unwrap_or(0).saturating_sub(self.part(&["total_inactive_file", "inactive_file"]))
+        self.memory.unwrap_or(0).saturating_sub(self.parts.inactive_file)
     }
 
     /// Open files and sockets of its processes.
     pub(super) fn files(&self) -> (u64, u64) {
         let (mut files, mut sockets) = (0, 0);
+        let mut target = Vec::with_capacity(64);
         for pid in self.processes.iter().take(MOST_PROCESSES) {
-            for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let Ok(folder) = openat(CWD, format!("/proc/{pid}/fd").as_str(), flags, Mode::empty()) else { continue };
+            let Ok(entries) = Dir::read_from(&folder) else { continue };
+            for entry in entries.flatten().filter(|entry| !entry.file_name().to_bytes().starts_with(b".")) {
                 files += 1;
-                let is_socket = fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
-                sockets += u64::from(is_socket);
+                if let Ok(found) = readlinkat(&folder, entry.file_name(), std::mem::take(&mut target)) {
+                    sockets += u64::from(found.as_bytes().starts_with(b"socket:"));
+                    target = found.into_bytes();
+                }
             }
         }
         (files, sockets)
@@ -182,25 +364,59 @@ fn number(text: &str) -> Option<u64> {
 }
 
 /// Lines of a name and a number.
-fn pairs(text: &str) -> BTreeMap<String, u64> {
-    let pair = |line: &str| {
+fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    text.lines().filter_map(|line| {
         let (name, value) = line.split_once(' ')?;
-        Some((name.to_owned(), value.trim().parse().ok()?))
-    };
-    text.lines().filter_map(pair).collect()
+        Some((name, value.trim().parse().ok()?))
+    })
+}
+
+fn device(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Lines such as `8:0 rbytes=1 wbytes=2 rios=3 wios=4`.
-fn io(text: &str) -> BTreeMap<String, [u64; 4]> {
+fn io_unified(text: &str) -> Vec<DeviceIo> {
     let line = |line: &str| {
-        let (device, rest) = line.split_once(' ')?;
+        let (number, rest) = line.split_once(' ')?;
+        let (major, minor) = device(number)?;
         let field = |name: &str| {
             let field = rest.split_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
             field.and_then(|value| value.parse().ok()).unwrap_or(0)
         };
-        Some((device.to_owned(), ["rbytes", "wbytes", "rios", "wios"].map(field)))
+        let both = |read: &str, write: &str| vec![("Read".to_owned(), field(read)), ("Write".to_owned(), field(write))];
+        Some(DeviceIo { major, minor, bytes: both("rbytes", "wbytes"), requests: both("rios", "wios") })
     };
     text.lines().filter_map(line).collect()
+}
+
+/// Files of lines such as `8:0 Read 1`, in the order of devices.
+fn io_separate(folder: &Folder, buffer: &mut Vec<u8>) -> Vec<DeviceIo> {
+    let mut all: Vec<DeviceIo> = Vec::new();
+    for (place, file) in ["blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced"].into_iter().enumerate() {
+        // Older kernels do not count what is below.
+        let found = match folder.text(&format!("{file}_recursive"), buffer).len() {
+            0 => folder.text(file, buffer),
+            length => std::str::from_utf8(&buffer[..length]).unwrap_or_default(),
+        };
+        for line in found.lines() {
+            let mut words = line.split(' ');
+            let (Some(at), Some(operation), Some(value)) =
+                (words.next().and_then(device), words.next(), words.next().and_then(|value| value.parse().ok()))
+            else {
+                continue;
+            };
+            let index = all.iter().position(|known| (known.major, known.minor) == at).unwrap_or_else(|| {
+                all.push(DeviceIo { major: at.0, minor: at.1, ..DeviceIo::default() });
+                all.len() - 1
+            });
+            let known = &mut all[index];
+            let list = if place == 0 { &mut known.bytes } else { &mut known.requests };
+            list.push((operation.to_owned(), value));
+        }
+    }
+    all
 }
 
 /// Totals of `some` and of `full`; none where the kernel does not count.
@@ -217,97 +433,5 @@ fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
 }
 
-fn processes_below(folder: &Path) -> BTreeSet<i32> {
-    let mut found = BTreeSet::new();
-    let walked = trees::walk_folders(folder, |cgroup| {
-        let own = trees::read(cgroup, c"cgroup.procs").unwrap_or_default();
-        found.extend(own.lines().filter_map(|line| line.trim().parse::<i32>().ok()));
-    });
-    if let Err(error) = walked {
-        tracing::debug!(folder = %folder.display(), %error, "Not all processes of a cgroup are known");
-    }
-    found
-}
-
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// Makes files below a folder.
-    pub(in super::super) fn write(base: &Path, files: &[(&str, &str)]) {
-        for (file, text) in files {
-            let path = base.join(file);
-            fs::create_dir_all(path.parent().expect("folder")).expect("folders");
-            fs::write(path, text).expect("file");
-        }
-    }
-
-    #[test]
-    fn files_of_the_unified_hierarchy_are_read() {
-        let base = tempfile::tempdir().expect("folder");
-        write(
-            base.path(),
-            &[
-                (
-                    "a/cpu.stat",
-                    "usage_usec 5\nuser_usec 3\nsystem_usec 2\nnr_periods 7\nnr_throttled 1\nthrottled_usec 4\n",
-                ),
-                ("a/memory.current", "1000\n"),
-                ("a/memory.stat", "anon 300\nfile 500\ninactive_file 100\nkernel 9\n"),
-                ("a/memory.events", "low 0\nmax 6\noom 1\noom_kill 2\n"),
-                ("a/memory.max", "max\n"),
-                ("a/memory.swap.max", "50\n"),
-                ("a/cpu.max", "200000 100000\n"),
-                ("a/cpu.weight", "39\n"),
-                ("a/io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0\n"),
-                (
-                    "a/memory.pressure",
-                    "some avg10=0.00 avg60=0.00 avg300=0.00 total=11\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=10\n",
-                ),
-                ("a/pids.current", "3\n"),
-                ("a/cgroup.procs", "1\n"),
-                ("a/b/cgroup.procs", "2\n1\n"),
-            ],
-        );
-        let reader = CgroupReader::new(base.path(), CgroupVersion::V2);
-        let stats = reader.read("/a").expect("there");
-        assert_eq!((stats.cpu, stats.throttling), ([5000, 3000, 2000].map(Some), [7, 1, 4000].map(Some)));
-        assert_eq!((stats.memory, stats.working_set(), stats.part(&["total_rss", "anon"])), (Some(1000), 900, 300));
-        assert_eq!((stats.memory_failures, stats.oom_kills, stats.kernel_memory), (Some(6), Some(2), Some(9)));
-        assert_eq!((stats.memory_limit, stats.swap_limit), (None, Some(50)));
-        assert_eq!((stats.quota, stats.period, stats.shares), (Some(200_000), Some(100_000), Some(998)));
-        assert_eq!(stats.io["8:0"], [1, 2, 3, 4]);
-        assert_eq!(stats.pressure, BTreeMap::from([("memory", [11, 10])]));
-        assert_eq!((stats.processes.as_slice(), stats.threads), ([1, 2].as_slice(), Some(3)));
-        assert_eq!((reader.children("/a"), reader.read("/c")), (vec!["b".to_owned()], None));
-    }
-
-    #[test]
-    fn files_of_separate_hierarchies_are_read() {
-        let base = tempfile::tempdir().expect("folder");
-        write(
-            base.path(),
-            &[
-                ("cpuacct/a/cpuacct.usage", "5\n"),
-                ("cpu/a/cpu.stat", "nr_periods 7\nnr_throttled 1\nthrottled_time 4\n"),
-                ("cpu/a/cpu.shares", "1024\n"),
-                ("cpu/a/cpu.cfs_quota_us", "-1\n"),
-                ("memory/a/memory.usage_in_bytes", "1000\n"),
-                ("memory/a/memory.memsw.usage_in_bytes", "1200\n"),
-                ("memory/a/memory.stat", "cache 1\ntotal_cache 2\ntotal_inactive_file 100\n"),
-                ("memory/a/memory.limit_in_bytes", "9223372036854771712\n"),
-                ("memory/a/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"),
-            ],
-        );
-        let stats = CgroupReader::new(base.path(), CgroupVersion::V1).read("/a").expect("there");
-        assert_eq!(
-            (stats.cpu[0], stats.throttling[2], stats.shares, stats.quota),
-            (Some(5), Some(4), Some(1024), None)
-        );
-        assert_eq!(
-            (stats.swap, stats.working_set(), stats.memory_limit, stats.oom_kills),
-            (Some(200), 900, None, Some(3))
-        );
-        assert_eq!(stats.part(&["total_cache", "file"]), 2);
-    }
-}
+pub(super) mod tests;

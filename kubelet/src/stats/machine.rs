@@ -17,6 +17,10 @@ pub struct Memory {
     pub working_set: u64,
     /// Anonymous.
     pub rss: u64,
+    /// Page faults.
+    pub page_faults: u64,
+    /// Page faults that read a disk.
+    pub major_page_faults: u64,
 }
 
 impl Memory {
@@ -39,15 +43,6 @@ pub struct Disk {
     pub inodes_free: u64,
 }
 
-/// Counters of one network interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
-    /// Its name.
-    pub name: String,
-    /// Bytes and errors received, then sent.
-    pub counters: [u64; 4],
-}
-
 /// Counters of an interface: bytes, packets, errors and drops received, then sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -57,7 +52,10 @@ pub struct Traffic {
     pub counters: [u64; 8],
 }
 
-/// Traffic of a process' network, or of the kubelet's own (`self`), but that of the loop.
+/// Interfaces that are not told of: the loop, and the ends of pods' links. By the first letters, as upstream has them.
+const IGNORED: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
+
+/// Traffic of a process' network, or of the kubelet's own (`self`), but that of interfaces that are not told of.
 pub fn traffic(pid: &str) -> Vec<Traffic> {
     parse_traffic(&fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default())
 }
@@ -69,7 +67,11 @@ fn parse_traffic(text: &str) -> Vec<Traffic> {
         let counters = [0, 1, 2, 3, 8, 9, 10, 11].map(|index| fields.get(index).copied().unwrap_or(0));
         Some(Traffic { interface: name.trim().to_owned(), counters })
     };
-    text.lines().skip(2).filter_map(parse).filter(|traffic| traffic.interface != "lo").collect()
+    let is_told = |traffic: &Traffic| {
+        let name = traffic.interface.to_ascii_lowercase();
+        !IGNORED.iter().any(|ignored| name.starts_with(ignored))
+    };
+    text.lines().skip(2).filter_map(parse).filter(is_told).collect()
 }
 
 /// A file system on a device.
@@ -157,7 +159,13 @@ pub fn swap_used() -> u64 {
 
 /// Reads `/proc/meminfo`.
 pub fn memory() -> Memory {
-    parse_memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
+    let faults = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let fault = |name: &str| faults.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);
+    Memory {
+        page_faults: fault("pgfault "),
+        major_page_faults: fault("pgmajfault "),
+        ..parse_memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
+    }
 }
 
 fn parse_memory(text: &str) -> Memory {
@@ -167,7 +175,13 @@ fn parse_memory(text: &str) -> Memory {
     };
     let total = value("MemTotal");
     let used = total.saturating_sub(value("MemFree"));
-    Memory { total, used, working_set: used.saturating_sub(value("Inactive(file)")), rss: value("AnonPages") }
+    Memory {
+        total,
+        used,
+        working_set: used.saturating_sub(value("Inactive(file)")),
+        rss: value("AnonPages"),
+        ..Memory::default()
+    }
 }
 
 /// Nanoseconds that all CPUs were busy.
@@ -194,25 +208,6 @@ pub fn disk(path: &Path) -> Option<Disk> {
         inodes: stat.files(),
         inodes_free: stat.files_free(),
     })
-}
-
-/// All interfaces but loopback.
-pub fn interfaces() -> Vec<Interface> {
-    parse_interfaces(&fs::read_to_string("/proc/net/dev").unwrap_or_default())
-}
-
-fn parse_interfaces(text: &str) -> Vec<Interface> {
-    let parse = |line: &str| {
-        let (name, rest) = line.split_once(':')?;
-        let fields: Vec<u64> = rest.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-        let at = |index: usize| fields.get(index).copied().unwrap_or(0);
-        Some(Interface { name: name.trim().to_owned(), counters: [at(0), at(2), at(8), at(10)] })
-    };
-    let mut all: Vec<Interface> =
-        text.lines().skip(2).filter_map(parse).filter(|interface| interface.name != "lo").collect();
-    // The ends of pods' links are of less interest than the machine's own interfaces.
-    all.sort_by_key(|interface| interface.name.starts_with("veth"));
-    all
 }
 
 /// The most processes there can be, and how many there are.
@@ -244,6 +239,7 @@ mod tests {
         let dev = "Inter-| Receive\n face |bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 1 2 0 0 0 0 0 20 1 3 0 0 0 0 0\n";
         let traffic = Traffic { interface: "eth0".into(), counters: [10, 1, 2, 0, 20, 1, 3, 0] };
         assert_eq!(parse_traffic(dev), [traffic]);
+        assert_eq!(parse_traffic(&dev.replace("eth0", "veth0")), [], "the other end of a pod's link");
         assert_eq!(
             parse_own_cgroup("0::/system.slice/kubelet.service\n").as_deref(),
             Some("/system.slice/kubelet.service")
@@ -251,6 +247,5 @@ mod tests {
         assert_eq!(parse_own_cgroup("5:cpu:/x\n4:memory:/y\n").as_deref(), Some("/y"));
         assert_eq!(parse_own_cgroup("0::/\n"), None);
         assert_eq!(parse_disks("   8       0 sda 1 2 3\n")["sda"], [1, 2, 3]);
-        assert_eq!(parse_interfaces(dev), [Interface { name: "eth0".into(), counters: [10, 2, 20, 3] }]);
     }
 }

@@ -5,15 +5,21 @@
 
 mod cadvisor;
 mod cgroup;
+mod disks;
+mod exposition;
 pub mod machine;
 mod pressure;
+mod subjects;
 mod summary;
 mod text;
 
+use self::cgroup::{CgroupReader, CgroupStats};
+use self::subjects::MeasuredCgroup;
 use crate::cri::{labels, v1};
 use crate::resources::Usage;
 use crate::volumes::VolumeUsage;
 use crate::workers::manager::Manager;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -40,6 +46,48 @@ pub(crate) struct ContainerUsage {
     pub(crate) major_page_faults: u64,
     pub(crate) disk_bytes: u64,
     pub(crate) disk_inodes: u64,
+    /// Mount point of the file system that its layer is on.
+    pub(crate) disk: String,
+    /// Bytes of swap, and the most of it, where the cgroup was read.
+    pub(crate) swap: Option<u64>,
+    pub(crate) swap_limit: Option<u64>,
+    pub(crate) memory_limit: Option<u64>,
+    /// The cgroup, where it was read.
+    pub(crate) cgroup: String,
+}
+
+impl ContainerUsage {
+    /// Takes what the kernel says now for what the runtime told.
+    fn measure(&mut self, subject: &MeasuredCgroup, stats: &CgroupStats, at: i64) {
+        self.cgroup.clone_from(&subject.id);
+        self.time = at;
+        self.cpu_ns = stats.cpu[0].unwrap_or(0);
+        self.memory = stats.memory.unwrap_or(0);
+        self.working_set = stats.working_set();
+        self.rss = stats.parts.rss;
+        [self.page_faults, self.major_page_faults] = stats.parts.faults_below;
+        self.swap = Some(stats.parts.swap.unwrap_or(0));
+        (self.swap_limit, self.memory_limit) = (stats.swap_limit, stats.memory_limit);
+    }
+
+    fn of(subject: &MeasuredCgroup, stats: &CgroupStats, at: i64) -> Self {
+        let mut usage = Self {
+            id: subject.name.clone(),
+            name: subject.container.clone(),
+            pod_uid: subject.pod_uid.clone(),
+            pod_name: subject.pod.clone(),
+            namespace: subject.namespace.clone(),
+            started_at: subject.made,
+            ..Self::default()
+        };
+        usage.measure(subject, stats, at);
+        usage
+    }
+}
+
+/// Nanoseconds since the epoch.
+fn now() -> i64 {
+    i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,12 +101,14 @@ struct Sample {
 pub struct Stats {
     manager: Arc<Manager>,
     samples: Mutex<HashMap<String, Sample>>,
+    /// Images of sandboxes, by id.
+    sandbox_images: Mutex<HashMap<String, String>>,
 }
 
 impl Stats {
     /// Of the pods of this node.
     pub fn new(manager: Arc<Manager>) -> Self {
-        Self { manager, samples: Mutex::default() }
+        Self { manager, samples: Mutex::default(), sandbox_images: Mutex::default() }
     }
 
     /// Nanocores since the question before; none the first time.
@@ -93,6 +143,37 @@ impl Stats {
             Vec::new()
         });
         stats.into_iter().filter_map(|stat| usage(stat, &known)).collect()
+    }
+
+    /// Reads the usage of every running container from its cgroup; as the runtime tells it where containers have none.
+    pub(crate) async fn containers_measured(&self) -> Vec<ContainerUsage> {
+        let read = self.read_containers().await;
+        if read.is_empty() {
+            return self.containers().await;
+        }
+        read.iter().map(|(subject, stats, at)| ContainerUsage::of(subject, stats, *at)).collect()
+    }
+
+    /// Reads the usage of every running container: of disks as the runtime tells it, all else from its cgroup.
+    pub(crate) async fn containers_with_disks(&self) -> Vec<ContainerUsage> {
+        let (mut all, read) = tokio::join!(self.containers(), self.read_containers());
+        let read: HashMap<&str, _> = read.iter().map(|read| (read.0.name.as_str(), read)).collect();
+        for usage in &mut all {
+            if let Some((subject, stats, at)) = read.get(usage.id.as_str()) {
+                usage.measure(subject, stats, *at);
+            }
+        }
+        all
+    }
+
+    async fn read_containers(&self) -> Vec<(MeasuredCgroup, CgroupStats, i64)> {
+        let subjects = self.containers_with_cgroups().await;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut reader = CgroupReader::of_machine();
+            let read = |subject: MeasuredCgroup| reader.read(&subject.id).map(|stats| (subject, stats, now()));
+            subjects.into_iter().filter_map(read).collect()
+        });
+        read.await.unwrap_or_default()
     }
 
     /// Reads the usage of pods' cgroups, the sandboxes included.
@@ -149,6 +230,8 @@ fn usage(stat: v1::ContainerStats, known: &HashMap<String, v1::Container>) -> Op
         major_page_faults: value(memory.major_page_faults),
         disk_bytes: value(disk.used_bytes),
         disk_inodes: value(disk.inodes_used),
+        disk: disk.fs_id.map(|id| id.mountpoint).unwrap_or_default(),
         id: attributes.id,
+        ..ContainerUsage::default()
     })
 }

@@ -1,25 +1,22 @@
 //! `/stats/summary`.
 
 use super::cgroup::CgroupReader;
+use super::disks::{self, Logs};
 use super::pressure::Pressure;
-use super::{ContainerUsage, Stats, machine};
+use super::{ContainerUsage, Stats, machine, now};
 use crate::pods;
 use crate::resources::cgroup_version;
 use crate::volumes::{Usage, VolumeUsage};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 fn time(nanoseconds: i64) -> Value {
     let stamp = Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or(Timestamp::UNIX_EPOCH);
     json!(Timestamp::from_second(stamp.as_second()).unwrap_or(stamp).to_string())
-}
-
-fn now() -> i64 {
-    i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }
 
 fn cpu(at: i64, used: u64, rate: Option<u64>) -> Value {
@@ -40,6 +37,33 @@ fn disk(at: i64, disk: &machine::Disk) -> Value {
         "inodes": disk.inodes,
         "inodesUsed": disk.inodes.saturating_sub(disk.inodes_free),
     })
+}
+
+/// Use of a part of a file system; without what the file system tells where it is not known.
+fn part(at: i64, used: disks::DiskUse, around: Option<&machine::Disk>) -> Value {
+    let mut answer = around.map_or_else(|| json!({"time": time(at)}), |around| disk(at, around));
+    answer["usedBytes"] = json!(used.bytes);
+    answer["inodesUsed"] = json!(used.inodes);
+    answer
+}
+
+/// Swap that is used; what is left of it where it is limited.
+fn swap(at: i64, used: Option<u64>, limit: Option<u64>) -> Option<Value> {
+    let mut answer = json!({"time": time(at), "swapUsageBytes": used?});
+    if let Some(limit) = limit {
+        answer["swapAvailableBytes"] = json!(limit.saturating_sub(used?));
+    }
+    Some(answer)
+}
+
+/// File systems that the answer is about.
+struct FileSystems {
+    /// File system of the kubelet's root directory.
+    root: Option<machine::Disk>,
+    /// File system of the pods' logs.
+    logs: Option<machine::Disk>,
+    /// File systems of the containers' layers, by mount point.
+    layers: HashMap<String, machine::Disk>,
 }
 
 fn of_volume(volume: &VolumeUsage, namespace: &str) -> Value {
@@ -82,16 +106,16 @@ fn add_pressure(answer: &mut Value, pressure: &Pressure, at: i64) {
 async fn of_pod(parent: Option<String>, has_no_network: bool) -> Option<(Option<Pressure>, Option<Value>)> {
     let read = move |path: &str| {
         let pressure = Pressure::of_cgroup(path, cgroup_version());
-        let stats = CgroupReader::new(Path::new("/sys/fs/cgroup"), cgroup_version()).read(path)?;
-        Some((pressure, (!has_no_network).then(|| network(&stats.processes, now())).flatten()))
+        let first = CgroupReader::of_machine().first_process(path)?;
+        Some((pressure, (!has_no_network).then(|| network(&first.to_string(), now())).flatten()))
     };
     let parent = parent?;
     tokio::task::spawn_blocking(move || read(&parent)).await.ok().flatten()
 }
 
-/// Traffic of a pod, by the first of its processes.
-fn network(processes: &[i32], at: i64) -> Option<Value> {
-    let all = machine::traffic(&processes.first()?.to_string());
+/// Traffic of the network that a process is in.
+fn network(process: &str, at: i64) -> Option<Value> {
+    let all = machine::traffic(process);
     let shown = |traffic: &machine::Traffic| {
         let [rx, _, rx_errors, _, tx, _, tx_errors, _] = traffic.counters;
         json!({"name": traffic.interface, "rxBytes": rx, "rxErrors": rx_errors, "txBytes": tx, "txErrors": tx_errors})
@@ -105,7 +129,7 @@ fn network(processes: &[i32], at: i64) -> Option<Value> {
 impl Stats {
     /// The whole answer; without disks and networks when only CPU and memory are asked for.
     pub async fn summary(&self, short: bool) -> Value {
-        let containers = self.containers().await;
+        let containers = if short { self.containers_measured().await } else { self.containers_with_disks().await };
         let mut by_pod: BTreeMap<&str, Vec<&ContainerUsage>> = BTreeMap::new();
         for container in &containers {
             by_pod.entry(&container.pod_uid).or_default().push(container);
@@ -114,12 +138,20 @@ impl Stats {
         let usage = self.pod_usage(parents.clone().into_iter().collect()).await;
         let mut list = Vec::new();
         let all = self.manager.pods();
+        let logs = if short { Logs::new() } else { self.measure_logs(&all).await };
+        let disks = self.file_systems(&containers, short).await;
         let with_volumes =
             if short { all.into_iter().map(|pod| (pod, Arc::default())).collect() } else { self.volumes(all).await };
         for (pod, volumes) in with_volumes {
             let uid = pods::uid(&pod);
             let Some(containers) = by_pod.get(uid) else { continue };
-            let mut answer = self.pod(&pod, containers, usage.get(uid), short);
+            let mut answer = self.pod(&pod, containers, usage.get(uid));
+            if !short {
+                let used = disks::ephemeral(&pod, containers, &logs, &volumes);
+                answer["ephemeral-storage"] = part(now(), used, disks.root.as_ref());
+                answer["containers"] =
+                    containers.iter().map(|container| self.container_on_disk(container, &logs, &disks)).collect();
+            }
             let parent = parents.get(uid).cloned();
             if let Some((pressure, traffic)) = of_pod(parent, short || pods::host_network(&pod)).await {
                 if let Some(pressure) = pressure {
@@ -137,13 +169,7 @@ impl Stats {
         json!({"node": self.node(short).await, "pods": list})
     }
 
-    fn pod(
-        &self,
-        pod: &Pod,
-        containers: &[&ContainerUsage],
-        usage: Option<&crate::resources::Usage>,
-        short: bool,
-    ) -> Value {
+    fn pod(&self, pod: &Pod, containers: &[&ContainerUsage], usage: Option<&crate::resources::Usage>) -> Value {
         let at = now();
         let uid = pods::uid(pod);
         let sum = |of: fn(&ContainerUsage) -> u64| containers.iter().map(|container| of(container)).sum::<u64>();
@@ -155,22 +181,24 @@ impl Stats {
         let mut answer = json!({
             "podRef": {"name": pods::name(pod), "namespace": pods::namespace(pod), "uid": uid},
             "startTime": time(started),
-            "containers": containers.iter().map(|container| self.container(container, short)).collect::<Vec<_>>(),
+            "containers": containers.iter().map(|container| self.container(container)).collect::<Vec<_>>(),
             "cpu": cpu(at, cpu_ns, self.rate(&format!("pod {uid}"), at, cpu_ns)),
             "memory": {"time": time(at), "usageBytes": memory, "workingSetBytes": working_set, "rssBytes": rss,
                 "pageFaults": usage.map_or(0, |u| u.page_faults), "majorPageFaults": usage.map_or(0, |u| u.major_page_faults)},
         });
         if let Some(usage) = usage {
             answer["process_stats"] = json!({"process_count": usage.processes});
-        }
-        if !short {
-            answer["ephemeral-storage"] =
-                json!({"time": time(at), "usedBytes": sum(|c| c.disk_bytes), "inodesUsed": sum(|c| c.disk_inodes)});
+            if let Some(limit) = usage.memory_limit {
+                answer["memory"]["availableBytes"] = json!(limit.saturating_sub(usage.working_set));
+            }
+            if let Some(swap) = swap(at, usage.swap, usage.swap_limit) {
+                answer["swap"] = swap;
+            }
         }
         answer
     }
 
-    fn container(&self, container: &ContainerUsage, short: bool) -> Value {
+    fn container(&self, container: &ContainerUsage) -> Value {
         let at = container.time;
         let rate = self.rate(&container.id, at, container.cpu_ns);
         let mut answer = json!({
@@ -180,11 +208,41 @@ impl Stats {
             "memory": {"time": time(at), "usageBytes": container.memory, "workingSetBytes": container.working_set,
                 "rssBytes": container.rss, "pageFaults": container.page_faults, "majorPageFaults": container.major_page_faults},
         });
-        if !short {
-            answer["rootfs"] =
-                json!({"time": time(at), "usedBytes": container.disk_bytes, "inodesUsed": container.disk_inodes});
+        if let Some(limit) = container.memory_limit {
+            answer["memory"]["availableBytes"] = json!(limit.saturating_sub(container.working_set));
+        }
+        if let Some(swap) = swap(at, container.swap, container.swap_limit) {
+            answer["swap"] = swap;
+        }
+        if let Some(pressure) =
+            Pressure::of_cgroup(&container.cgroup, cgroup_version()).filter(|_| !container.cgroup.is_empty())
+        {
+            add_pressure(&mut answer, &pressure, at);
         }
         answer
+    }
+
+    /// A container with its layer and its logs.
+    fn container_on_disk(&self, container: &ContainerUsage, logs: &Logs, disks: &FileSystems) -> Value {
+        let mut answer = self.container(container);
+        let layer = disks::DiskUse { bytes: container.disk_bytes, inodes: container.disk_inodes };
+        answer["rootfs"] = part(container.time, layer, disks.layers.get(&container.disk));
+        let log = logs.get(&(container.pod_uid.clone(), container.name.clone())).copied().unwrap_or_default();
+        answer["logs"] = part(container.time, log, disks.logs.as_ref());
+        answer
+    }
+
+    async fn file_systems(&self, containers: &[ContainerUsage], short: bool) -> FileSystems {
+        if short {
+            return FileSystems { root: None, logs: None, layers: HashMap::new() };
+        }
+        let settings = &self.manager.context().settings;
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let (root, logs) = (path(&settings.root_dir), path(&settings.pod_logs_dir));
+        let points: BTreeSet<&str> = containers.iter().map(|container| container.disk.as_str()).collect();
+        let points = points.into_iter().filter(|point| !point.is_empty()).chain([root.as_str(), &logs]);
+        let layers = self.disks_at(points.map(str::to_owned).collect()).await;
+        FileSystems { root: layers.get(&root).copied(), logs: layers.get(&logs).copied(), layers }
     }
 
     /// The kubelet's own cgroup and that of all pods.
@@ -193,7 +251,7 @@ impl Stats {
         let read = tokio::task::spawn_blocking(move || {
             let own = machine::own_cgroup().map(|path| ("kubelet", path));
             let pods = cgroups.tree().into_iter().next().map(|path| ("pods", path));
-            let reader = CgroupReader::new(Path::new("/sys/fs/cgroup"), cgroup_version());
+            let mut reader = CgroupReader::of_machine();
             let found = own.into_iter().chain(pods);
             found.filter_map(|(name, path)| Some((name, reader.read(&path)?, path))).collect::<Vec<_>>()
         });
@@ -206,10 +264,12 @@ impl Stats {
                 "startTime": time(made),
                 "cpu": cpu(at, cpu_ns, self.rate(&format!("system {name}"), at, cpu_ns)),
                 "memory": {"time": time(at), "usageBytes": stats.memory.unwrap_or(0),
-                    "workingSetBytes": stats.working_set(), "rssBytes": stats.part(&["total_rss", "anon"]),
-                    "pageFaults": stats.part(&["total_pgfault", "pgfault"]),
-                    "majorPageFaults": stats.part(&["total_pgmajfault", "pgmajfault"])},
+                    "workingSetBytes": stats.working_set(), "rssBytes": stats.parts.rss,
+                    "pageFaults": stats.parts.faults_below[0], "majorPageFaults": stats.parts.faults_below[1]},
             });
+            if let Some(swap) = swap(at, stats.parts.swap, stats.swap_limit) {
+                one["swap"] = swap;
+            }
             if let Some(limit) = stats.memory_limit {
                 one["memory"]["availableBytes"] = json!(limit.saturating_sub(stats.working_set()));
             }
@@ -230,7 +290,8 @@ impl Stats {
             "startTime": time(machine::boot_time()),
             "cpu": cpu(at, cpu_ns, self.rate("node", at, cpu_ns)),
             "memory": {"time": time(at), "availableBytes": memory.available(), "usageBytes": memory.used,
-                "workingSetBytes": memory.working_set, "rssBytes": memory.rss},
+                "workingSetBytes": memory.working_set, "rssBytes": memory.rss,
+                "pageFaults": memory.page_faults, "majorPageFaults": memory.major_page_faults},
         });
         add_pressure(&mut node, &pressure, at);
         node["systemContainers"] = self.system_containers(at).await;
@@ -240,17 +301,8 @@ impl Stats {
         let (swap, used) = (self.manager.context().machine.swap, machine::swap_used());
         node["swap"] =
             json!({"time": time(at), "swapAvailableBytes": swap.saturating_sub(used), "swapUsageBytes": used});
-        let interfaces = machine::interfaces();
-        let shown = |interface: &machine::Interface| {
-            let [received, receive_errors, sent, send_errors] = interface.counters;
-            json!({"name": interface.name, "rxBytes": received, "rxErrors": receive_errors, "txBytes": sent, "txErrors": send_errors})
-        };
-        if let Some(first) =
-            interfaces.iter().find(|interface| interface.name.starts_with("eth")).or(interfaces.first())
-        {
-            node["network"] = shown(first);
-            node["network"]["time"] = time(at);
-            node["network"]["interfaces"] = interfaces.iter().map(shown).collect();
+        if let Some(traffic) = network("self", at) {
+            node["network"] = traffic;
         }
         if let Some(root) = machine::disk(&settings.root_dir) {
             node["fs"] = disk(at, &root);

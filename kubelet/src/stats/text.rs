@@ -2,27 +2,28 @@
 
 use super::cgroup::CgroupReader;
 use super::{ContainerUsage, Stats, cadvisor, machine};
-use crate::cri::labels;
 use crate::metrics;
 use crate::pods;
-use crate::resources::{Usage, cgroup_version};
+use crate::resources::Usage;
 use crate::volumes::Usage as VolumeUse;
+use crate::workers::mailbox::Lifecycle;
+use bytes::Bytes;
 use k8s_openapi::api::core::v1::Pod;
 use shared::types::is_pod_terminal;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Pieces of a page that wait for their reader.
+const PIECES: usize = 4;
 
 /// Writes families of the text format.
 #[derive(Default)]
 pub(super) struct Families(String);
 
 impl Families {
-    pub(super) fn into_text(self) -> String {
-        self.0
-    }
-
     pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
         writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
     }
@@ -57,38 +58,56 @@ fn started(container: &ContainerUsage) -> f64 {
 }
 
 /// A metric: name, type, help, value.
-type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
+type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<f64>);
 
 /// Of each container in `/metrics/resource`.
-const OF_CONTAINERS: [Metric<ContainerUsage>; 3] = [
+const OF_CONTAINERS: [Metric<ContainerUsage>; 5] = [
     (
         "container_cpu_usage_seconds_total",
         "counter",
         "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
-        |c| seconds(c.cpu_ns),
+        |c| Some(seconds(c.cpu_ns)),
     ),
     ("container_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the container in bytes", |c| {
-        float(c.working_set)
+        Some(float(c.working_set))
     }),
     (
         "container_start_time_seconds",
         "gauge",
         "[STABLE] Start time of the container since unix epoch in seconds",
-        started,
+        |c| Some(started(c)),
+    ),
+    (
+        "container_swap_limit_bytes",
+        "gauge",
+        "[ALPHA] Current amount of the container swap limit in bytes. Reported only on non-windows systems",
+        |c| c.swap_limit.map(float),
+    ),
+    (
+        "container_swap_usage_bytes",
+        "gauge",
+        "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems",
+        |c| c.swap.map(float),
     ),
 ];
 
 /// Of each pod in `/metrics/resource`.
-const OF_PODS: [Metric<Usage>; 2] = [
+const OF_PODS: [Metric<Usage>; 3] = [
     (
         "pod_cpu_usage_seconds_total",
         "counter",
         "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
-        |u| seconds(u.cpu_ns),
+        |u| Some(seconds(u.cpu_ns)),
     ),
     ("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes", |u| {
-        float(u.working_set)
+        Some(float(u.working_set))
     }),
+    (
+        "pod_swap_usage_bytes",
+        "gauge",
+        "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
+        |u| u.swap.map(float),
+    ),
 ];
 
 /// A metric of claims' volumes: end of its name, help, value.
@@ -127,6 +146,25 @@ fn of_claims(usage: &BTreeMap<(String, String), VolumeUse>) -> String {
     out.0
 }
 
+/// Families of containers' logs.
+fn of_logs(logs: &[(Arc<Pod>, String, u64)]) -> String {
+    let mut out = Families(String::new());
+    let name = "kubelet_container_log_filesystem_used_bytes";
+    if !logs.is_empty() {
+        out.family(name, "gauge", "[ALPHA] Bytes used by the container's logs on the filesystem.");
+    }
+    for (pod, container, bytes) in logs {
+        let labels = [
+            ("container", container.as_str()),
+            ("namespace", pods::namespace(pod)),
+            ("pod", pods::name(pod)),
+            ("uid", pods::uid(pod)),
+        ];
+        out.sample(name, &labels, float(*bytes), None);
+    }
+    out.0
+}
+
 impl Stats {
     /// `/metrics`: everything that is registered in this process, and the volumes of claims.
     pub async fn kubelet(&self) -> String {
@@ -142,6 +180,7 @@ impl Stats {
             let help = "[ALPHA] Number of pods that have not ended, by whether they are static";
             metrics::set("kubelet_active_pods", help, &labels, of(&|pod| !is_pod_terminal(pod)));
         }
+        self.tell_pods(&all);
         metrics::tell_certificates(jiff::Timestamp::now());
         let name = self.manager.context().settings.node_name.clone();
         let help = "[ALPHA] The node's name. The count is always 1.";
@@ -153,25 +192,60 @@ impl Stats {
                 claims.insert((pods::namespace(&pod).to_owned(), claim.clone()), volume.usage);
             }
         }
-        shared::metrics::gather() + &of_claims(&claims)
+        let logs = self.logs(&self.manager.pods()).await;
+        shared::metrics::gather() + &of_claims(&claims) + &of_logs(&logs)
+    }
+
+    /// Tells how many pods there are of each kind.
+    fn tell_pods(&self, all: &[Arc<Pod>]) {
+        let ephemeral =
+            |pod: &Arc<Pod>| pod.spec.as_ref().map_or(0, |spec| spec.ephemeral_containers.iter().flatten().count());
+        let help = "[ALPHA] Number of ephemeral containers of the pods that the kubelet was told to run";
+        let count = all.iter().map(ephemeral).sum();
+        metrics::set("kubelet_managed_ephemeral_containers", help, &[], metrics::number(count));
+        let help = "[ALPHA] Number of mirror pods of this node";
+        metrics::set("kubelet_mirror_pods", help, &[], metrics::number(self.manager.mirrors().1.len()));
+        let found = self.manager.lifecycles();
+        for lifecycle in Lifecycle::ALL {
+            for (config, is_desired) in [("desired", true), ("orphan", false)] {
+                for (label, is_static) in [("", false), ("true", true)] {
+                    let pods = found.get(&(lifecycle, is_desired, is_static)).copied().unwrap_or(0);
+                    metrics::working(lifecycle.name(), config, label, pods);
+                }
+            }
+            if lifecycle != Lifecycle::Terminating {
+                // What only the runtime knows is being taken down, or gone.
+                metrics::working(lifecycle.name(), "runtime_only", "unknown", 0);
+            }
+        }
+        if let Some(records) = self.manager.context().images.records() {
+            let (intents, records) = records.counts();
+            let help = "[ALPHA] Number of images of which the disk says that they are being pulled";
+            metrics::set("kubelet_imagemanager_ondisk_pullintents", help, &[], metrics::number(intents));
+            let help = "[ALPHA] Number of images of which the disk says who may use them";
+            metrics::set("kubelet_imagemanager_ondisk_pulledrecords", help, &[], metrics::number(records));
+        }
     }
 
     /// `/metrics/resource`.
     pub async fn resource(&self) -> String {
-        let containers = self.containers().await;
+        let containers = self.containers_measured().await;
         let usage = self.pod_usage(self.parents()).await;
         let now = jiff::Timestamp::now().as_millisecond();
         let mut out = Families(String::new());
         for (name, kind, help, of) in OF_CONTAINERS {
-            out.family(name, kind, help);
+            if containers.iter().any(|container| of(container).is_some()) {
+                out.family(name, kind, help);
+            }
             for container in &containers {
+                let Some(value) = of(container) else { continue };
                 let labels = [
                     ("container", container.name.as_str()),
                     ("namespace", &container.namespace),
                     ("pod", &container.pod_name),
                 ];
                 let at = (name != "container_start_time_seconds").then_some(container.time / 1_000_000);
-                out.sample(name, &labels, of(container), at);
+                out.sample(name, &labels, value, at);
             }
         }
         out.family(
@@ -184,15 +258,13 @@ impl Stats {
         out.sample("node_memory_working_set_bytes", &[], float(machine::memory().working_set), Some(now));
         let pods = self.manager.pods();
         for (name, kind, help, of) in OF_PODS {
-            out.family(name, kind, help);
-            for pod in &pods {
-                let Some(usage) = usage.get(pods::uid(pod)) else { continue };
-                out.sample(
-                    name,
-                    &[("namespace", pods::namespace(pod)), ("pod", pods::name(pod))],
-                    of(usage),
-                    Some(now),
-                );
+            let told = |pod: &Arc<Pod>| Some((Arc::clone(pod), of(usage.get(pods::uid(pod))?)?));
+            let mut samples = pods.iter().filter_map(told).peekable();
+            if samples.peek().is_some() {
+                out.family(name, kind, help);
+            }
+            for (pod, value) in samples {
+                out.sample(name, &[("namespace", pods::namespace(&pod)), ("pod", pods::name(&pod))], value, Some(now));
             }
         }
         out.family("node_swap_usage_bytes", "gauge", "[ALPHA] Bytes of swap that the node uses");
@@ -206,87 +278,30 @@ impl Stats {
         out.0
     }
 
-    /// `/metrics/cadvisor`.
-    pub async fn cadvisor(&self) -> String {
+    /// `/metrics/cadvisor`, in pieces: nobody waits for what nobody reads.
+    pub async fn cadvisor(&self) -> mpsc::Receiver<Bytes> {
         let cx = Arc::clone(self.manager.context());
-        let abouts = self.abouts().await;
-        let read = tokio::task::spawn_blocking(move || {
-            let reader = CgroupReader::new(Path::new("/sys/fs/cgroup"), cgroup_version());
+        let subjects = self.subjects().await;
+        let (sender, receiver) = mpsc::channel(PIECES);
+        tokio::task::spawn_blocking(move || {
+            let mut reader = CgroupReader::of_machine();
             let rows: Vec<cadvisor::Row> =
-                abouts.into_iter().filter_map(|about| cadvisor::Row::read(&reader, about)).collect();
+                subjects.iter().filter_map(|subject| cadvisor::Row::read(&mut reader, subject)).collect();
             let host = cadvisor::Host {
                 machine: &cx.machine,
                 processors: machine::processors(Path::new("/sys/devices/system/cpu")),
                 mounted: machine::mounted(),
-                now: jiff::Timestamp::now().as_millisecond(),
             };
-            cadvisor::text(&host, &rows, &cadvisor::block_devices(Path::new("/sys/dev/block")))
+            let devices = cadvisor::block_devices(Path::new("/sys/dev/block"));
+            cadvisor::write(&host, &rows, &devices, &mut |piece| sender.blocking_send(piece).is_ok());
         });
-        read.await.unwrap_or_default()
+        receiver
     }
-
-    /// Returns the subjects of series: the machine, all pods, the tiers, each pod, its sandbox and its containers.
-    async fn abouts(&self) -> Vec<cadvisor::About> {
-        let cx = self.manager.context();
-        let (containers, sandboxes) = tokio::join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None));
-        let mut known: BTreeMap<String, (String, String, i64, bool)> = BTreeMap::new();
-        for container in containers.unwrap_or_default() {
-            let name = container.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
-            let image = container.image.map(|image| image.image).unwrap_or_default();
-            known.insert(container.id, (name, image, container.created_at, false));
-        }
-        for sandbox in sandboxes.unwrap_or_default() {
-            known.insert(sandbox.id, (String::new(), String::new(), sandbox.created_at, true));
-        }
-        let of = |id: String| cadvisor::About { id, ..cadvisor::About::default() };
-        let mut all = vec![of("/".to_owned())];
-        all.extend(cx.cgroups.tree().into_iter().map(of));
-        let (pods, cx) = (self.manager.pods(), Arc::clone(cx));
-        let below = tokio::task::spawn_blocking(move || {
-            let reader = CgroupReader::new(Path::new("/sys/fs/cgroup"), cgroup_version());
-            let parent = |pod: &Arc<Pod>| (Arc::clone(pod), cx.cgroups.pod_parent(pod));
-            let found = pods.iter().map(parent).filter(|(_, parent)| !parent.is_empty());
-            found.map(|(pod, parent)| (pod, reader.children(&parent), parent)).collect::<Vec<_>>()
-        });
-        for (pod, children, parent) in below.await.unwrap_or_default() {
-            let (namespace, name) = (pods::namespace(&pod).to_owned(), pods::name(&pod).to_owned());
-            let base = cadvisor::About { namespace, pod: name, ..cadvisor::About::default() };
-            all.push(cadvisor::About { id: parent.clone(), ..base.clone() });
-            for child in children {
-                let Some((name, (container, image, started, is_sandbox))) = known.get_key_value(&scoped(&child)) else {
-                    continue;
-                };
-                all.push(cadvisor::About {
-                    id: format!("{parent}/{child}"),
-                    name: name.clone(),
-                    container: container.clone(),
-                    image: image.clone(),
-                    started: Some(*started),
-                    has_network: *is_sandbox,
-                    ..base.clone()
-                });
-            }
-        }
-        all
-    }
-}
-
-/// The id of a container whose cgroup has this name: `id`, or `cri-containerd-id.scope` where systemd makes them.
-fn scoped(cgroup: &str) -> String {
-    let Some(scope) = cgroup.strip_suffix(".scope") else { return cgroup.to_owned() };
-    scope.rsplit('-').next().unwrap_or(scope).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn containers_are_known_by_their_cgroups() {
-        for (cgroup, id) in [("abc", "abc"), ("cri-containerd-abc.scope", "abc"), ("crio-abc.scope", "abc")] {
-            assert_eq!(scoped(cgroup), id);
-        }
-    }
 
     #[test]
     fn claims_have_the_families_that_their_kind_knows() {
