@@ -18,6 +18,7 @@ use shared::status::{Status, go_quote};
 
 use super::impersonation::{AUTHENTICATION, ImpersonationRequest, service_account};
 use super::{Access, deny};
+use crate::rules::options::FieldErrors;
 use crate::validation::domain_path;
 
 const NODE_PREFIX: &str = "system:node:";
@@ -215,7 +216,7 @@ impl ImpersonationChecks<'_> {
 /// Returns the error of invalid keys and values of extra fields.
 fn unfit(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
     extra.iter().find_map(|(key, values)| {
-        let mut wrong = Vec::new();
+        let mut wrong = FieldErrors::default();
         domain_path(key, &Path::of(&["extra", "key"]), &mut wrong);
         let what = match () {
             () if key.is_empty() => "the empty string key in extra is not allowed".to_owned(),

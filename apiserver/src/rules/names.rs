@@ -10,7 +10,7 @@ pub(crate) use proto::selector::format::{
 use shared::address;
 use shared::status::field::{Error, Path};
 
-use super::options::{self, ValidationOption};
+use super::options::{ValidationOption, ValidationOptions};
 
 /// Rule for names of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub(crate) enum NameRule {
     /// Like `Subdomain`, with `generateName` checked only as part of the final name.
     WholeSubdomain,
     Label,
+    /// A DNS-1035 label, which may be a DNS-1123 label where options relax it.
     Service,
     PathSegment,
     /// An address.
@@ -29,6 +30,14 @@ pub(crate) enum NameRule {
 }
 
 impl NameRule {
+    /// The rule for a validation with these options.
+    pub(crate) const fn relaxed(self, options: ValidationOptions) -> Self {
+        match self {
+            Self::Service if options.allows(ValidationOption::RelaxedServiceNameValidation) => Self::Label,
+            rule => rule,
+        }
+    }
+
     /// Complaints about a name, or about a prefix that something will be appended to.
     pub(crate) fn check(self, name: &str, prefix: bool) -> Vec<String> {
         let part = if prefix { masked(name) } else { name.into() };
@@ -36,7 +45,7 @@ impl NameRule {
             Self::WholeSubdomain if prefix => Vec::new(),
             Self::Subdomain | Self::WholeSubdomain => dns1123_subdomain(&part),
             Self::Label => dns1123_label(&part),
-            Self::Service => service(&part),
+            Self::Service => dns1035_label(&part),
             Self::Address => address::strict_ip(name).err().into_iter().collect(),
             Self::PathSegment => path_segment(name, prefix),
             Self::StorageVersion => storage_version(name),
@@ -60,15 +69,6 @@ fn storage_version(name: &str) -> Vec<String> {
     };
     let group = dns1123_subdomain(group).into_iter().map(|why| format!("the group segment {why}"));
     group.chain(dns1035_label(resource).into_iter().map(|why| format!("the resource segment {why}"))).collect()
-}
-
-/// The name of a service.
-pub(crate) fn service(name: &str) -> Vec<String> {
-    if options::allows(ValidationOption::RelaxedServiceNameValidation) {
-        dns1123_label(name)
-    } else {
-        dns1035_label(name)
-    }
 }
 
 /// Something that can stand in a URL path.

@@ -1,10 +1,12 @@
-//! Rules of validation that may be relaxed, and which of them are in the validation that runs on this thread. Answers
-//! for upstream's `PodValidationOptions` and its like.
+//! Rules of validation that may be relaxed, and the list of findings that knows which of them are. Answers for
+//! upstream's `PodValidationOptions` and its like.
 //!
-//! A rule asks [`allows`] before it refuses. The options are set for one validation on one thread, and not passed through
-//! the rules: of several hundred, a dozen ask. Which gates and stored objects relax which rule `validation` says.
+//! A rule asks the list that it adds to ([`Findings::allows`]) before it refuses. Which gates and stored objects relax
+//! which rule `validation` says.
 
-use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+
+use shared::status::field::Error;
 
 /// Relaxed validation rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,26 +84,78 @@ impl ValidationOption {
     }
 }
 
-thread_local! {
-    static ALLOWED: Cell<u64> = const { Cell::new(0) };
+/// Set of the rules that are relaxed for one validation. The default relaxes none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ValidationOptions(u64);
+
+impl ValidationOptions {
+    /// The set that relaxes no rule.
+    pub const fn none() -> Self {
+        Self(0)
+    }
+
+    /// The set with this rule relaxed, too.
+    pub(crate) const fn with(self, option: ValidationOption) -> Self {
+        Self(self.0 | option.bit())
+    }
+
+    /// Reports whether a rule is relaxed.
+    pub(crate) const fn allows(self, option: ValidationOption) -> bool {
+        self.0 & option.bit() != 0
+    }
 }
 
-/// Reports whether a rule is relaxed in the validation that runs on this thread.
-pub(crate) fn allows(option: ValidationOption) -> bool {
-    ALLOWED.get() & option.bit() != 0
+/// Findings of one validation and the options it was asked to run with; otherwise a list.
+#[derive(Debug)]
+pub(crate) struct Findings<T> {
+    found: Vec<T>,
+    options: ValidationOptions,
 }
 
-/// Runs a validation with these rules relaxed, and restores those of before.
-pub(crate) fn with<R>(relaxed: u64, validation: impl FnOnce() -> R) -> R {
-    let _ends = OptionsGuard(ALLOWED.replace(relaxed));
-    validation()
+/// Field errors of one validation.
+pub(crate) type FieldErrors = Findings<Error>;
+
+/// Warnings about one object.
+pub(crate) type Warnings = Findings<String>;
+
+impl<T> Findings<T> {
+    /// Returns an empty list for a validation with these options.
+    pub(crate) const fn new(options: ValidationOptions) -> Self {
+        Self { found: Vec::new(), options }
+    }
+
+    /// The options of this validation.
+    pub(crate) const fn options(&self) -> ValidationOptions {
+        self.options
+    }
+
+    /// Reports whether a rule is relaxed in this validation.
+    pub(crate) const fn allows(&self, option: ValidationOption) -> bool {
+        self.options.allows(option)
+    }
+
+    /// The findings alone.
+    pub(crate) fn into_vec(self) -> Vec<T> {
+        self.found
+    }
 }
 
-/// Guard of one validation; restores the relaxed rules of before when dropped.
-struct OptionsGuard(u64);
+impl<T> Default for Findings<T> {
+    fn default() -> Self {
+        Self::new(ValidationOptions::none())
+    }
+}
 
-impl Drop for OptionsGuard {
-    fn drop(&mut self) {
-        ALLOWED.set(self.0);
+impl<T> Deref for Findings<T> {
+    type Target = Vec<T>;
+
+    fn deref(&self) -> &Vec<T> {
+        &self.found
+    }
+}
+
+impl<T> DerefMut for Findings<T> {
+    fn deref_mut(&mut self) -> &mut Vec<T> {
+        &mut self.found
     }
 }

@@ -12,6 +12,7 @@ use super::names::{complain, dns1035_label, dns1123_subdomain, qualified_name};
 use super::selectors::label_selector;
 use super::tree::{get, has, list, text, texts};
 use crate::expressions::{Dialect, Names, ResultType};
+use crate::rules::options::FieldErrors;
 
 /// Most match conditions.
 const CONDITIONS: usize = 64;
@@ -21,17 +22,17 @@ const ANNOTATIONS: usize = 20;
 const LONGEST_VALUE_EXPRESSION: usize = 5 * 1024;
 
 /// `ValidatingAdmissionPolicy`.
-pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn policy(object: &Value, out: &mut FieldErrors) {
     either(object, None, out);
 }
 
 /// A changed `ValidatingAdmissionPolicy`.
-pub(super) fn policy_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn policy_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     either(new, Some(old), out);
 }
 
 /// A policy that is new, or was another before.
-fn either(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+fn either(object: &Value, old: Option<&Value>, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     constraints(spec, &path, out);
     let names = expressions(spec, old, &path, out);
@@ -60,7 +61,7 @@ fn either(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
 }
 
 /// An annotation of audit events, whose key has the policy's name before it.
-fn annotation(annotation: &Value, owner: &str, names: &Names, path: &Path, out: &mut Vec<Error>) {
+fn annotation(annotation: &Value, owner: &str, names: &Names, path: &Path, out: &mut FieldErrors) {
     let full = format!("{owner}/{}", text(annotation, "key"));
     complain(out, &path.child("key"), &full, qualified_name(&full));
     let (given, path) = (text(annotation, "valueExpression"), path.child("valueExpression"));
@@ -76,7 +77,7 @@ fn annotation(annotation: &Value, owner: &str, names: &Names, path: &Path, out: 
 }
 
 /// `status` of a policy: what was found out about its expressions.
-pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     let warnings = list(get(status, "typeChecking"), "expressionWarnings");
     for (i, warning) in warnings.iter().enumerate() {
@@ -93,7 +94,7 @@ pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
 }
 
 /// Validates the match constraints and parameter kind of a policy.
-pub(super) fn constraints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn constraints(spec: &Value, path: &Path, out: &mut FieldErrors) {
     choice(spec, "failurePolicy", &["Fail", "Ignore"], path, out);
     if has(spec, "paramKind") {
         param_kind(get(spec, "paramKind"), &path.child("paramKind"), out);
@@ -109,7 +110,7 @@ pub(super) fn constraints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Match conditions and variables; what the expressions after them may name.
-pub(super) fn expressions(spec: &Value, old: Option<&Value>, path: &Path, out: &mut Vec<Error>) -> Names {
+pub(super) fn expressions(spec: &Value, old: Option<&Value>, path: &Path, out: &mut FieldErrors) -> Names {
     let mut names = Names::of(Dialect::Policy { params: has(spec, "paramKind") });
     // Conditions that are stored, and may name what they could name then, are not judged once more.
     let stays = |old: &Value| ["paramKind", "matchConditions"].iter().all(|key| get(spec, key) == get(old, key));
@@ -127,7 +128,7 @@ pub(super) fn expression(
     missing: &str,
     (names, wanted): (&Names, ResultType),
     path: &Path,
-    out: &mut Vec<Error>,
+    out: &mut FieldErrors,
 ) {
     let given = text(entry, field);
     if given.trim().is_empty() {
@@ -137,7 +138,7 @@ pub(super) fn expression(
     }
 }
 
-fn param_kind(kind: &Value, path: &Path, out: &mut Vec<Error>) {
+fn param_kind(kind: &Value, path: &Path, out: &mut FieldErrors) {
     let (given, at) = (text(kind, "apiVersion"), path.child("apiVersion"));
     let (group, version) = given.split_once('/').unwrap_or(("", given));
     if given.is_empty() {
@@ -163,7 +164,7 @@ fn param_kind(kind: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Match constraints of a policy, match resources of a binding.
-fn resources(matching: &Value, path: &Path, out: &mut Vec<Error>) {
+fn resources(matching: &Value, path: &Path, out: &mut FieldErrors) {
     one_of(matching, "matchPolicy", &["Equivalent", "Exact"], path, out);
     for key in ["namespaceSelector", "objectSelector"] {
         label_selector(get(matching, key), &path.child(key), out);
@@ -185,7 +186,7 @@ fn resources(matching: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Match conditions, of policies and of webhooks.
-pub(super) fn conditions(spec: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn conditions(spec: &Value, names: &Names, path: &Path, out: &mut FieldErrors) {
     let all = list(spec, "matchConditions");
     if all.len() > CONDITIONS {
         out.push(Error::too_many(path, all.len(), CONDITIONS));
@@ -213,7 +214,7 @@ pub(super) fn conditions(spec: &Value, names: &Names, path: &Path, out: &mut Vec
 }
 
 /// Variables of a policy, each of which may use those before it.
-pub(super) fn variables(spec: &Value, names: &mut Names, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn variables(spec: &Value, names: &mut Names, path: &Path, out: &mut FieldErrors) {
     names.with_variables();
     for (i, variable) in list(spec, "variables").iter().enumerate() {
         let path = path.index(i);
@@ -228,7 +229,7 @@ pub(super) fn variables(spec: &Value, names: &mut Names, path: &Path, out: &mut 
     }
 }
 
-fn validation(v: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
+fn validation(v: &Value, names: &Names, path: &Path, out: &mut FieldErrors) {
     let (message, made) = (text(v, "message"), text(v, "messageExpression"));
     expression(v, "expression", "expression is not specified", (names, ResultType::Bool), path, out);
     if !made.is_empty() {
@@ -247,13 +248,13 @@ fn validation(v: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `ValidatingAdmissionPolicyBinding`.
-pub(super) fn binding(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn binding(object: &Value, out: &mut FieldErrors) {
     any_binding(object, out);
     actions(get(object, "spec"), &Path::of(&["spec", "validationActions"]), out);
 }
 
 /// Validates the fields that bindings of all policies share.
-pub(super) fn any_binding(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn any_binding(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     shaped(spec, "policyName", dns1123_subdomain, &path, out);
     if has(spec, "paramRef") {
@@ -262,9 +263,9 @@ pub(super) fn any_binding(object: &Value, out: &mut Vec<Error>) {
     resources(get(spec, "matchResources"), &path.child("matchResources"), out);
 }
 
-fn param_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
+fn param_ref(reference: &Value, path: &Path, out: &mut FieldErrors) {
     let (name, selects) = (text(reference, "name"), has(reference, "selector"));
-    let alone = |field: &str, out: &mut Vec<Error>| {
+    let alone = |field: &str, out: &mut FieldErrors| {
         if !name.is_empty() && selects {
             out.push(Error::forbidden(path.child(field), "name and selector are mutually exclusive"));
         }
@@ -279,7 +280,7 @@ fn param_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
     choice(reference, "parameterNotFoundAction", &["Deny", "Allow"], path, out);
 }
 
-fn actions(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn actions(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let all = texts(spec, "validationActions");
     if all.is_empty() {
         out.push(Error::required(path, "at least one validation action is required"));

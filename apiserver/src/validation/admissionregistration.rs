@@ -11,26 +11,27 @@ use super::fields::{one_of, shaped};
 use super::names::{complain, dns1123_subdomain};
 use super::selectors::{is_invalid, own_selector};
 use super::tree::{get, has, int, list, text, texts};
+use crate::rules::options::FieldErrors;
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
 /// `ValidatingWebhookConfiguration`.
-pub(super) fn validating(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn validating(object: &Value, out: &mut FieldErrors) {
     webhooks(object, false, StrictRules::ALL, out);
 }
 
 /// `MutatingWebhookConfiguration`.
-pub(super) fn mutating(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn mutating(object: &Value, out: &mut FieldErrors) {
     webhooks(object, true, StrictRules::ALL, out);
 }
 
 /// A changed `ValidatingWebhookConfiguration`.
-pub(super) fn validating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn validating_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     webhooks(new, false, StrictRules::of_change(new, old), out);
 }
 
 /// A changed `MutatingWebhookConfiguration`.
-pub(super) fn mutating_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn mutating_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     webhooks(new, true, StrictRules::of_change(new, old), out);
 }
 
@@ -77,7 +78,7 @@ pub(super) fn have_invalid_selectors(webhooks: &Value) -> bool {
     webhooks.as_array().into_iter().flatten().flat_map(selectors).any(is_invalid)
 }
 
-fn webhooks(object: &Value, mutating: bool, demands: StrictRules, out: &mut Vec<Error>) {
+fn webhooks(object: &Value, mutating: bool, demands: StrictRules, out: &mut FieldErrors) {
     let mut names = BTreeSet::new();
     for (i, hook) in list(object, "webhooks").iter().enumerate() {
         let path = Path::new("webhooks").index(i);
@@ -89,7 +90,7 @@ fn webhooks(object: &Value, mutating: bool, demands: StrictRules, out: &mut Vec<
     }
 }
 
-fn webhook(hook: &Value, mutating: bool, demands: StrictRules, path: &Path, out: &mut Vec<Error>) {
+fn webhook(hook: &Value, mutating: bool, demands: StrictRules, path: &Path, out: &mut FieldErrors) {
     shaped(hook, "name", full_name, path, out);
     for (i, rule) in list(hook, "rules").iter().enumerate() {
         rule_of(rule, &path.child("rules").index(i), out);
@@ -130,7 +131,7 @@ fn full_name(name: &str) -> Vec<String> {
     }
 }
 
-fn versions(hook: &Value, known: bool, path: &Path, out: &mut Vec<Error>) {
+fn versions(hook: &Value, known: bool, path: &Path, out: &mut FieldErrors) {
     let versions = texts(hook, "admissionReviewVersions");
     if versions.is_empty() {
         out.push(Error::required(path, "must specify one of v1, v1beta1"));
@@ -150,7 +151,7 @@ fn versions(hook: &Value, known: bool, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-pub(super) fn rule_of(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn rule_of(rule: &Value, path: &Path, out: &mut FieldErrors) {
     let operations = texts(rule, "operations");
     if operations.is_empty() {
         out.push(Error::required(path.child("operations"), ""));
@@ -183,7 +184,7 @@ pub(super) fn rule_of(rule: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Resources, also those of resources; nothing is named that a wildcard before it stands for.
-fn resources(all: &[&str], path: &Path, out: &mut Vec<Error>) {
+fn resources(all: &[&str], path: &Path, out: &mut FieldErrors) {
     if all.is_empty() {
         out.push(Error::required(path, ""));
     }
@@ -222,7 +223,7 @@ fn resources(all: &[&str], path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates the `clientConfig` of a webhook: a URL or a service.
-pub(super) fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn client(config: &Value, path: &Path, out: &mut FieldErrors) {
     match (has(config, "url"), has(config, "service")) {
         (true, false) => url(text(config, "url"), &path.child("url"), out),
         (false, true) => {
@@ -244,7 +245,7 @@ pub(super) fn client(config: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A path of names.
-fn service_path(target: &str, path: &Path, out: &mut Vec<Error>) {
+fn service_path(target: &str, path: &Path, out: &mut FieldErrors) {
     if matches!(target, "" | "/") {
         return;
     }
@@ -269,7 +270,7 @@ fn service_path(target: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn url(url: &str, path: &Path, out: &mut Vec<Error>) {
+fn url(url: &str, path: &Path, out: &mut FieldErrors) {
     const FORM: &str = "; desired format: https://host[/path]";
     let url = match Url::parse(url.as_bytes()) {
         Ok(url) => url,

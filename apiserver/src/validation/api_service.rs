@@ -5,9 +5,10 @@ use shared::status::field::{Error, Path};
 
 use super::names::{between, complain, dns1035_label, dns1123_subdomain, path_segment};
 use super::tree::{flag, get, int, list, text};
+use crate::rules::options::FieldErrors;
 
 /// A new API service.
-pub(super) fn service(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn service(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (group, version) = (text(spec, "group"), text(spec, "version"));
     let required = format!("{version}.{group}");
@@ -63,7 +64,7 @@ pub(super) fn service(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// `status` of an API service.
-pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["status", "conditions"]);
     for (i, condition) in list(get(new, "status"), "conditions").iter().enumerate() {
         let (path, status) = (path.index(i).child("status"), text(condition, "status"));
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn services() {
         let check = |name: &str, spec: Value| -> Vec<String> {
-            let mut out = Vec::new();
+            let mut out = FieldErrors::default();
             service(&json!({"metadata": {"name": name}, "spec": spec}), &mut out);
             out.iter().map(ToString::to_string).collect()
         };

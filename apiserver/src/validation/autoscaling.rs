@@ -8,15 +8,15 @@ use super::names::{complain, dns1123_label, path_segment};
 use super::pod::resources::container_resource_name;
 use super::tree::{get, has, int, list, quantity, text};
 use super::workloads::counts;
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 
 /// `status`.
-pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     counts(get(new, "status"), &["currentReplicas", "desiredReplicas"], &Path::new("status"), out);
 }
 
 /// A new autoscaler.
-pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn autoscaler(object: &Value, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     let in_core = text(get(spec, "scaleTargetRef"), "kind") == "ReplicationController";
     let target = if in_core { Versions::Any } else { Versions::OfGroups };
@@ -25,7 +25,7 @@ pub(super) fn autoscaler(object: &Value, out: &mut Vec<Error>) {
 
 /// A changed autoscaler: versions were not looked at once. That of a target stays as it was, and those of objects may
 /// be odd where one was.
-pub(super) fn autoscaler_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn autoscaler_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     let target = get(spec, "scaleTargetRef");
     let same = |key: &str| text(target, key) == text(get(before, "scaleTargetRef"), key);
@@ -65,9 +65,9 @@ impl Versions {
     }
 }
 
-fn spec(spec: &Value, target: Versions, objects: Versions, out: &mut Vec<Error>) {
+fn spec(spec: &Value, target: Versions, objects: Versions, out: &mut FieldErrors) {
     let path = Path::new("spec");
-    let lowest = i64::from(!options::allows(ValidationOption::MinReplicasZero));
+    let lowest = i64::from(!out.allows(ValidationOption::MinReplicasZero));
     let least = int(spec, "minReplicas");
     let most = int(spec, "maxReplicas").unwrap_or_default();
     if let Some(least) = least.filter(|l| *l < lowest) {
@@ -98,7 +98,7 @@ fn spec(spec: &Value, target: Versions, objects: Versions, out: &mut Vec<Error>)
     }
 }
 
-fn reference(target: &Value, versions: Versions, path: &Path, out: &mut Vec<Error>) {
+fn reference(target: &Value, versions: Versions, path: &Path, out: &mut FieldErrors) {
     for key in ["kind", "name"] {
         shaped(target, key, |name| path_segment(name, false), path, out);
     }
@@ -116,7 +116,7 @@ const SOURCES: [(&str, &str); 5] = [
     ("ContainerResource", "containerResource"),
 ];
 
-fn one_metric(metric: &Value, objects: Versions, path: &Path, out: &mut Vec<Error>) {
+fn one_metric(metric: &Value, objects: Versions, path: &Path, out: &mut FieldErrors) {
     let types = ["ContainerResource", "External", "Object", "Pods", "Resource"];
     let kind = text(metric, "type");
     if kind.is_empty() {
@@ -145,7 +145,7 @@ fn one_metric(metric: &Value, objects: Versions, path: &Path, out: &mut Vec<Erro
     }
 }
 
-fn metric_source(key: &str, source: &Value, objects: Versions, path: &Path, out: &mut Vec<Error>) {
+fn metric_source(key: &str, source: &Value, objects: Versions, path: &Path, out: &mut FieldErrors) {
     let (target, target_path) = (get(source, "target"), path.child("target"));
     let (value, average) = (has(target, "value"), has(target, "averageValue"));
     match key {
@@ -182,7 +182,7 @@ fn metric_source(key: &str, source: &Value, objects: Versions, path: &Path, out:
     }
 }
 
-fn resource_source(key: &str, source: &Value, path: &Path, out: &mut Vec<Error>) {
+fn resource_source(key: &str, source: &Value, path: &Path, out: &mut FieldErrors) {
     let (name, container) = (text(source, "name"), text(source, "container"));
     if name.is_empty() {
         out.push(Error::required(path.child("name"), "must specify a resource name"));
@@ -210,14 +210,14 @@ fn resource_source(key: &str, source: &Value, path: &Path, out: &mut Vec<Error>)
     }
 }
 
-fn identifier(metric: &Value, path: &Path, out: &mut Vec<Error>) {
+fn identifier(metric: &Value, path: &Path, out: &mut FieldErrors) {
     match text(metric, "name") {
         "" => out.push(Error::required(path.child("name"), "must specify a metric name")),
         name => complain(out, &path.child("name"), name, path_segment(name, false)),
     }
 }
 
-fn metric_target(target: &Value, path: &Path, out: &mut Vec<Error>) {
+fn metric_target(target: &Value, path: &Path, out: &mut FieldErrors) {
     let kind = text(target, "type");
     if kind.is_empty() {
         out.push(Error::required(path.child("type"), "must specify a metric target type"));
@@ -237,7 +237,7 @@ fn metric_target(target: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn scaling_rules(rules: &Value, path: &Path, out: &mut Vec<Error>) {
+fn scaling_rules(rules: &Value, path: &Path, out: &mut FieldErrors) {
     if let Some(seconds) = int(rules, "stabilizationWindowSeconds") {
         let path = path.child("stabilizationWindowSeconds");
         if seconds < 0 {

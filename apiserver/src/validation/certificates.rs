@@ -12,6 +12,7 @@ use super::fields::choice;
 use super::names::{dns1123_label, dns1123_subdomain};
 use super::pem::blocks;
 use super::tree::{get, int, list, same, text, texts};
+use crate::rules::options::FieldErrors;
 
 const USAGES: &[&str] = &[
     "any",
@@ -40,13 +41,13 @@ const USAGES: &[&str] = &[
 ];
 
 /// A request.
-pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn request(object: &Value, out: &mut FieldErrors) {
     spec(object, &Value::Null, out);
     conditions(object, &Value::Null, out);
 }
 
 /// Validates the spec of a request. On update unknown and duplicate usages may stay, and so may the signer of v1beta1.
-fn spec(object: &Value, before: &Value, out: &mut Vec<Error>) {
+fn spec(object: &Value, before: &Value, out: &mut FieldErrors) {
     const LEGACY: &str = "kubernetes.io/legacy-unknown";
     let (spec, before, path) = (get(object, "spec"), get(before, "spec"), Path::new("spec"));
     let request = text(spec, "request");
@@ -90,7 +91,7 @@ fn check(request: &str) -> Result<(), String> {
 }
 
 /// The name of a signer: a domain and what it signs.
-pub(super) fn signer_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn signer_name(name: &str, path: &Path, out: &mut FieldErrors) {
     /// Longest domain; and longest name, which ends with a namespace and the name of something in it.
     const MAX_DOMAIN: usize = 253;
     const MAX: usize = MAX_DOMAIN + 1 + 63 + 1 + 253;
@@ -117,7 +118,7 @@ pub(super) fn signer_name(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Reports the first label between dots that is malformed.
-fn parts_are(shape: fn(&str) -> Vec<String>, text: &str, path: &Path, out: &mut Vec<Error>) {
+fn parts_are(shape: fn(&str) -> Vec<String>, text: &str, path: &Path, out: &mut FieldErrors) {
     let wrong = text.split('.').map(|part| (part, shape(part))).find(|(_, wrong)| !wrong.is_empty());
     for (part, why) in wrong.into_iter().flat_map(|(part, wrong)| wrong.into_iter().map(move |why| (part, why))) {
         let part = shared::status::go_quote(part);
@@ -126,7 +127,7 @@ fn parts_are(shape: fn(&str) -> Vec<String>, text: &str, path: &Path, out: &mut 
 }
 
 /// Conditions; what those before did wrong these may do.
-fn conditions(object: &Value, before: &Value, out: &mut Vec<Error>) {
+fn conditions(object: &Value, before: &Value, out: &mut FieldErrors) {
     let all_path = Path::of(&["status", "conditions"]);
     let all = list(get(object, "status"), "conditions");
     let mut kinds = BTreeSet::new();
@@ -192,14 +193,14 @@ fn certificate(object: &Value) -> &str {
 }
 
 /// A changed request: verdicts and certificates come through sub-resources.
-pub(super) fn request_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn request_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     changed(new, old, out);
     verdicts_stay(new, old, out);
     certificate_stays(new, old, out);
 }
 
 /// `status` of a request: a certificate may be issued, once.
-pub(super) fn request_status(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn request_status(new: &Value, old: &Value, out: &mut FieldErrors) {
     changed(new, old, out);
     verdicts_stay(new, old, out);
     if certificate(new) != certificate(old) && !certificate(old).is_empty() {
@@ -208,7 +209,7 @@ pub(super) fn request_status(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// `approval` of a request.
-pub(super) fn request_approval(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn request_approval(new: &Value, old: &Value, out: &mut FieldErrors) {
     changed(new, old, out);
     certificate_stays(new, old, out);
 }
@@ -217,7 +218,7 @@ fn certificate_path() -> Path {
     Path::of(&["status", "certificate"])
 }
 
-fn certificate_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
+fn certificate_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
     if certificate(new) != certificate(old) {
         out.push(Error::forbidden(certificate_path(), "updates may not set certificate content"));
     }
@@ -228,7 +229,7 @@ fn of_kind<'a>(object: &'a Value, kind: &str) -> Vec<&'a Value> {
 }
 
 /// Only approvers approve and deny.
-fn verdicts_stay(new: &Value, old: &Value, out: &mut Vec<Error>) {
+fn verdicts_stay(new: &Value, old: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["status", "conditions"]);
     for kind in ["Approved", "Denied"] {
         let (now, was) = (of_kind(new, kind), of_kind(old, kind));
@@ -246,7 +247,7 @@ fn verdicts_stay(new: &Value, old: &Value, out: &mut Vec<Error>) {
 
 /// Validates every update: the spec again, approval and denial are not taken back, and a changed certificate is valid
 /// unless the old one was invalid too.
-fn changed(new: &Value, old: &Value, out: &mut Vec<Error>) {
+fn changed(new: &Value, old: &Value, out: &mut FieldErrors) {
     spec(new, old, out);
     conditions(new, old, out);
     if certificate(new) != certificate(old)

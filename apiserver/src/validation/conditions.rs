@@ -7,13 +7,14 @@ use shared::status::field::{Error, Path};
 
 use super::names::{complain, label_key, pattern};
 use super::tree::{has, int, list, text};
+use crate::rules::options::FieldErrors;
 
 const MAX_REASON: usize = 1024;
 const MAX_MESSAGE: usize = 32 * 1024;
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 
 /// `conditions` of a status.
-pub(super) fn conditions(status: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn conditions(status: &Value, path: &Path, out: &mut FieldErrors) {
     let path = path.child("conditions");
     let mut kinds = BTreeSet::new();
     for (i, condition) in list(status, "conditions").iter().enumerate() {
@@ -30,7 +31,7 @@ pub(super) fn is_true(status: &Value, kind: &str) -> bool {
     list(status, "conditions").iter().find(|c| text(c, "type") == kind).is_some_and(|c| text(c, "status") == "True")
 }
 
-fn one(condition: &Value, path: &Path, out: &mut Vec<Error>) {
+fn one(condition: &Value, path: &Path, out: &mut FieldErrors) {
     let kind = text(condition, "type");
     complain(out, &path.child("type"), kind, label_key(kind));
     let status = text(condition, "status");

@@ -8,6 +8,7 @@ use shared::status::field::{Error, Path};
 use super::meta::{annotation, immutable};
 use super::names::{complain, config_key};
 use super::tree::{entries, flag, get, has, same, text};
+use crate::rules::options::FieldErrors;
 
 /// Most bytes of data.
 const MAX_BYTES: usize = 1024 * 1024;
@@ -20,7 +21,7 @@ fn decoded_len(value: &Value) -> usize {
 }
 
 /// A config map.
-pub(super) fn config_map(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn config_map(object: &Value, out: &mut FieldErrors) {
     let mut total = 0;
     for (key, value) in entries(object, "data") {
         let path = Path::new("data").key(key);
@@ -41,7 +42,7 @@ pub(super) fn config_map(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn frozen(new: &Value, old: &Value, keys: &[&str], out: &mut Vec<Error>) {
+fn frozen(new: &Value, old: &Value, keys: &[&str], out: &mut FieldErrors) {
     if !flag(old, "immutable") {
         return;
     }
@@ -56,12 +57,12 @@ fn frozen(new: &Value, old: &Value, keys: &[&str], out: &mut Vec<Error>) {
 }
 
 /// A changed config map.
-pub(super) fn config_map_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn config_map_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     frozen(new, old, &["data", "binaryData"], out);
 }
 
 /// A secret.
-pub(super) fn secret(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn secret(object: &Value, out: &mut FieldErrors) {
     let path = Path::new("data");
     let mut total = 0;
     for (key, value) in entries(object, "data") {
@@ -111,7 +112,7 @@ pub(super) fn secret(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn json(data: &Value, key: &str, out: &mut Vec<Error>) {
+fn json(data: &Value, key: &str, out: &mut FieldErrors) {
     let Some(encoded) = get(data, key).as_str() else { return };
     let bytes = STANDARD.decode(encoded).unwrap_or_default();
     let complaint = match proto::json::syntax(&bytes) {
@@ -133,7 +134,7 @@ fn json(data: &Value, key: &str, out: &mut Vec<Error>) {
 }
 
 /// A changed secret.
-pub(super) fn secret_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn secret_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "type"), get(old, "type"), &Path::new("type"), out);
     frozen(new, old, &["data"], out);
 }

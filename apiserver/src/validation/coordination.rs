@@ -8,13 +8,14 @@ use shared::status::field::{Error, Path};
 use super::meta::immutable;
 use super::names::{complain, is_semver, not_negative, qualified_name};
 use super::tree::{get, int, text};
+use crate::rules::options::FieldErrors;
 
 /// Leader election strategies that Kubernetes defines.
 const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
 const NO_VERSION: &str = "0.0.0";
 
 /// A lease.
-pub(super) fn lease(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn lease(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if let Some(seconds) = int(spec, "leaseDurationSeconds").filter(|s| *s <= 0) {
         out.push(Error::invalid(path.child("leaseDurationSeconds"), seconds, "must be greater than 0"));
@@ -30,7 +31,7 @@ pub(super) fn lease(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Upstream names the field twice in the path of what it says of it.
-fn strategy(name: &str, path: &Path, out: &mut Vec<Error>) {
+fn strategy(name: &str, path: &Path, out: &mut FieldErrors) {
     let path = path.child("strategy");
     if name.contains('/') {
         complain(out, &path, name, qualified_name(name));
@@ -40,7 +41,7 @@ fn strategy(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates a LeaseCandidate.
-pub(super) fn candidate(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn candidate(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if text(spec, "leaseName").is_empty() {
         out.push(Error::required(path.child("leaseName"), ""));
@@ -72,7 +73,7 @@ pub(super) fn candidate(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A candidate stays one for its lease.
-pub(super) fn candidate_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn candidate_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let lease = |object| get(get(object, "spec"), "leaseName");
     immutable(lease(new), lease(old), &Path::of(&["spec", "leaseName"]), out);
 }

@@ -5,19 +5,20 @@ use shared::status::field::{Error, Path};
 
 use super::meta::finalizer;
 use super::tree::{get, has, text, texts};
+use crate::rules::options::FieldErrors;
 
 /// No rules beyond metadata.
-pub(super) fn any(_: &Value, _: &mut Vec<Error>) {}
+pub(super) fn any(_: &Value, _: &mut FieldErrors) {}
 
 /// A namespace.
-pub(super) fn namespace(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn namespace(object: &Value, out: &mut FieldErrors) {
     for name in texts(get(object, "spec"), "finalizers") {
         finalizer(name, &Path::of(&["spec", "finalizers"]), out);
     }
 }
 
 /// `status` of a namespace: its phase says whether it is being deleted.
-pub(super) fn namespace_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn namespace_status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let phase = text(get(new, "status"), "phase");
     let why = match (has(get(new, "metadata"), "deletionTimestamp"), phase) {
         (false, "Active") | (true, "Terminating") => return,
@@ -28,7 +29,7 @@ pub(super) fn namespace_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
 }
 
 /// `finalize` of a namespace.
-pub(super) fn finalizers(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn finalizers(new: &Value, _: &Value, out: &mut FieldErrors) {
     for (i, name) in texts(get(new, "spec"), "finalizers").iter().enumerate() {
         finalizer(name, &Path::of(&["spec", "finalizers"]).index(i), out);
     }

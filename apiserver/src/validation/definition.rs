@@ -12,12 +12,13 @@ use super::meta::annotation;
 use super::names::{complain, dns1035_label, dns1123_subdomain};
 use super::tree::{at, flag, get, list, text, texts};
 use crate::crd::schema_options::{self, SchemaOptions};
+use crate::rules::options::FieldErrors;
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const POLICY: &str = "https://github.com/kubernetes/enhancements/pull/1111";
 
 /// A new definition.
-pub(super) fn definition(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn definition(object: &Value, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     let (plural, name) = (text(get(spec, "names"), "plural"), text(get(object, "metadata"), "name"));
     if name != format!("{plural}.{}", text(spec, "group")) {
@@ -29,7 +30,7 @@ pub(super) fn definition(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A changed definition: what defines the resource stays.
-pub(super) fn definition_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn definition_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     specification(spec, Allowed::beside(old, spec), out);
     let established = is_true(old, "Established");
@@ -50,7 +51,7 @@ pub(super) fn definition_update(new: &Value, old: &Value, out: &mut Vec<Error>) 
 }
 
 /// A definition's status.
-pub(super) fn definition_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn definition_status(new: &Value, _: &Value, out: &mut FieldErrors) {
     names(at(new, &["status", "acceptedNames"]), &Path::of(&["status", "acceptedNames"]), out);
 }
 
@@ -93,7 +94,7 @@ fn schema(version: &Value) -> &Value {
     at(version, &["schema", "openAPIV3Schema"])
 }
 
-fn specification(spec: &Value, allowed: Allowed<'_>, out: &mut Vec<Error>) {
+fn specification(spec: &Value, allowed: Allowed<'_>, out: &mut FieldErrors) {
     let path = Path::new("spec");
     let group = text(spec, "group");
     let wrong = dns1123_subdomain(group);
@@ -118,7 +119,7 @@ fn specification(spec: &Value, allowed: Allowed<'_>, out: &mut Vec<Error>) {
 }
 
 /// Names, asked for or accepted.
-fn names(names: &Value, path: &Path, out: &mut Vec<Error>) {
+fn names(names: &Value, path: &Path, out: &mut FieldErrors) {
     let mut complain = |path: Path, name: &str, prefix: &str, wrong: Vec<String>| {
         if !wrong.is_empty() {
             out.push(Error::invalid(path, name, &format!("{prefix}{}", wrong.join(","))));
@@ -149,7 +150,7 @@ fn names(names: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates the parts of a definition outside its specification.
-fn the_rest(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+fn the_rest(object: &Value, old: Option<&Value>, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     definition_status(object, &Value::Null, out);
     stored_versions(get(object, "status"), list(spec, "versions"), out);
@@ -162,7 +163,7 @@ fn the_rest(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
 }
 
 /// Validates `status.storedVersions`: every version that etcd may hold must be in the specification.
-fn stored_versions(status: &Value, versions: &[Value], out: &mut Vec<Error>) {
+fn stored_versions(status: &Value, versions: &[Value], out: &mut FieldErrors) {
     let path = Path::of(&["status", "storedVersions"]);
     let (stored, shown) = (texts(status, "storedVersions"), get(status, "storedVersions"));
     if stored.is_empty() {
@@ -188,7 +189,7 @@ fn stored_versions(status: &Value, versions: &[Value], out: &mut Vec<Error>) {
 }
 
 /// Groups of the project itself are approved by somebody; what was said before may stay as it is.
-fn approval(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+fn approval(object: &Value, old: Option<&Value>, out: &mut FieldErrors) {
     let group = text(get(object, "spec"), "group");
     let protected = ["k8s.io", "kubernetes.io"]
         .iter()
@@ -217,7 +218,7 @@ fn approval(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     }
 }
 
-fn versions(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error>) {
+fn versions(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut FieldErrors) {
     let all = list(spec, "versions");
     let path = path.child("versions");
     let preserves = flag(spec, "preserveUnknownFields");
@@ -276,7 +277,7 @@ fn prunes_nothing(spec: &Value) -> bool {
 }
 
 /// Conversion between versions. Paths are those of upstream's internal form.
-fn conversion(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error>) {
+fn conversion(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut FieldErrors) {
     let (conversion, path) = (get(spec, "conversion"), path.child("conversion"));
     let strategy = text(conversion, "strategy");
     if conversion.is_object() && strategy != "None" && flag(spec, "preserveUnknownFields") {
@@ -312,7 +313,7 @@ fn conversion(spec: &Value, path: &Path, allowed: Allowed<'_>, out: &mut Vec<Err
     review_versions(&reviews(conversion), &at_reviews, allowed, out);
 }
 
-fn review_versions(versions: &[&str], path: &Path, allowed: Allowed<'_>, out: &mut Vec<Error>) {
+fn review_versions(versions: &[&str], path: &Path, allowed: Allowed<'_>, out: &mut FieldErrors) {
     if versions.is_empty() {
         out.push(Error::required(path, ""));
         return;
@@ -346,7 +347,7 @@ mod tests {
     #[test]
     fn definitions() {
         let check = |object: Value| -> Vec<String> {
-            let mut out = Vec::new();
+            let mut out = FieldErrors::default();
             definition(&object, &mut out);
             out.iter().map(ToString::to_string).collect()
         };
@@ -381,7 +382,7 @@ mod tests {
         let old = crd("bars.ex.com", "ex.com", json!({"type": "object"}));
         let mut new = old.clone();
         new["spec"]["scope"] = json!("Cluster");
-        let mut out = Vec::new();
+        let mut out = FieldErrors::default();
         definition_update(&new, &old, &mut out);
         assert!(out.is_empty(), "nothing is served yet: {out:?}");
         let mut old = old;
@@ -398,12 +399,12 @@ mod tests {
         let schema = proto::schema::kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition").expect("a kind");
         let mut wrong = Vec::new();
         for row in rows.as_array().expect("rows") {
-            let mut out = Vec::new();
+            let mut out = FieldErrors::default();
             match &row["old"] {
                 Value::Null => definition(&row["new"], &mut out),
                 old => definition_update(&row["new"], old, &mut out),
             }
-            let found: Vec<String> = in_order(schema, out).iter().map(ToString::to_string).collect();
+            let found: Vec<String> = in_order(schema, out.into_vec()).iter().map(ToString::to_string).collect();
             if json!(found) != row["errors"] {
                 wrong.push(format!("{row}\n  found {found:#?}\n  wanted {:#}", row["errors"]));
             }

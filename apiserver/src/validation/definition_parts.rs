@@ -11,6 +11,7 @@ use super::schemas_shown;
 use super::tree::{at, flag, get, has, list, text};
 use crate::crd::field_path;
 use crate::crd::schema_options::SchemaOptions;
+use crate::rules::options::FieldErrors;
 
 /// Selectable fields of a version.
 const MOST_SELECTABLE: usize = 8;
@@ -24,7 +25,7 @@ const PARTS: [(&str, &str, Validate); 3] = [
     ("additionalPrinterColumns", "additionalPrinterColumns", columns),
 ];
 
-type Validate = fn(&Value, (bool, SchemaOptions), &Path, &mut Vec<Error>);
+type Validate = fn(&Value, (bool, SchemaOptions), &Path, &mut FieldErrors);
 
 /// Invalid values of versions that are allowed because the stored definition has them.
 #[derive(Clone, Copy, Default)]
@@ -77,7 +78,7 @@ fn has_status(version: &Value) -> bool {
 }
 
 /// Validates the fields that one version sets for itself.
-pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &Path, out: &mut FieldErrors) {
     deprecation(version, path, out);
     for (part, _, judge) in PARTS.into_iter().filter(|(part, ..)| !common(all, part)) {
         judge(get(version, part), (has_status(version), before.options(version)), &path.child(part), out);
@@ -90,7 +91,7 @@ pub(super) fn of_one(all: &[Value], version: &Value, before: Before<'_>, path: &
 }
 
 /// Validates the fields that all versions share.
-pub(super) fn of_all(spec: &Value, before: Before<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn of_all(spec: &Value, before: Before<'_>, path: &Path, out: &mut FieldErrors) {
     let all = list(spec, "versions");
     let Some(first) = all.first() else { return };
     for (part, name, judge) in PARTS.into_iter().filter(|(part, ..)| common(all, part)) {
@@ -104,7 +105,7 @@ pub(super) fn of_all(spec: &Value, before: Before<'_>, path: &Path, out: &mut Ve
     }
 }
 
-fn deprecation(version: &Value, path: &Path, out: &mut Vec<Error>) {
+fn deprecation(version: &Value, path: &Path, out: &mut FieldErrors) {
     if !has(version, "deprecationWarning") {
         return;
     }
@@ -126,7 +127,7 @@ fn deprecation(version: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A schema says of every place what it holds.
-fn schema(holder: &Value, (status, options): (bool, SchemaOptions), path: &Path, out: &mut Vec<Error>) {
+fn schema(holder: &Value, (status, options): (bool, SchemaOptions), path: &Path, out: &mut FieldErrors) {
     let (schema, path) = (get(holder, "openAPIV3Schema"), path.child("openAPIV3Schema"));
     if schema.is_null() {
         return;
@@ -141,7 +142,7 @@ fn schema(holder: &Value, (status, options): (bool, SchemaOptions), path: &Path,
 }
 
 /// Validates the root of a schema when the status subresource is enabled: only a few keywords are allowed.
-fn root(schema: &Value, path: &Path, out: &mut Vec<Error>) {
+fn root(schema: &Value, path: &Path, out: &mut FieldErrors) {
     const GO_NAMES: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
     const BEFORE: [&str; 3] = ["id", "$schema", "$ref"];
     const OTHERS: [&str; 19] = [
@@ -181,7 +182,7 @@ fn root(schema: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn columns(columns: &Value, _: (bool, SchemaOptions), path: &Path, out: &mut Vec<Error>) {
+fn columns(columns: &Value, _: (bool, SchemaOptions), path: &Path, out: &mut FieldErrors) {
     const KINDS: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
     const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
     for (i, column) in columns.as_array().into_iter().flatten().enumerate() {
@@ -206,7 +207,7 @@ fn columns(columns: &Value, _: (bool, SchemaOptions), path: &Path, out: &mut Vec
 }
 
 /// Something that begins as a path does. True when it does.
-fn simple_path(value: &str, path: &Path, out: &mut Vec<Error>) -> bool {
+fn simple_path(value: &str, path: &Path, out: &mut FieldErrors) -> bool {
     if value.is_empty() {
         out.push(Error::required(path, ""));
     } else if !value.starts_with('.') {
@@ -215,7 +216,7 @@ fn simple_path(value: &str, path: &Path, out: &mut Vec<Error>) -> bool {
     value.starts_with('.')
 }
 
-fn subresources(subresources: &Value, _: (bool, SchemaOptions), path: &Path, out: &mut Vec<Error>) {
+fn subresources(subresources: &Value, _: (bool, SchemaOptions), path: &Path, out: &mut FieldErrors) {
     let scale = get(subresources, "scale");
     if !scale.is_object() {
         return;
@@ -242,7 +243,7 @@ fn below(value: &str, prefix: &str) -> bool {
 }
 
 /// Fields that objects are selected by hold a single value. They have to be in common with the schema, or neither.
-fn selectable(version: &Value, before: Result<Before<'_>, &str>, path: &Path, out: &mut Vec<Error>) {
+fn selectable(version: &Value, before: Result<Before<'_>, &str>, path: &Path, out: &mut FieldErrors) {
     let path = path.child("selectableFields");
     let before = match before {
         _ if list(version, "selectableFields").is_empty() => return,
@@ -294,7 +295,7 @@ mod tests {
     }
 
     fn said(versions: &[Value]) -> Vec<String> {
-        let (mut out, path) = (Vec::new(), Path::new("spec"));
+        let (mut out, path) = (FieldErrors::default(), Path::new("spec"));
         for (i, version) in versions.iter().enumerate() {
             of_one(versions, version, Before::default(), &path.child("versions").index(i), &mut out);
         }

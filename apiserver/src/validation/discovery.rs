@@ -12,6 +12,7 @@ use super::names::{
     complain, dns1123_label, dns1123_subdomain, ip, label_value, port_number, qualified_name, special_ip,
 };
 use super::tree::{entries, get, has, int, list, same, text, texts};
+use crate::rules::options::FieldErrors;
 
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;
@@ -20,8 +21,8 @@ const MAX_TOPOLOGY: usize = 16;
 const MAX_HINTS: usize = 8;
 
 /// Changed endpoints: what is there already may stay, whatever it is.
-pub(super) fn endpoints_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
-    let mut wrong = Vec::new();
+pub(super) fn endpoints_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+    let mut wrong = FieldErrors::new(out.options());
     endpoints(new, &mut wrong);
     if !wrong.is_empty() && !same(get(new, "subsets"), get(old, "subsets")) {
         out.append(&mut wrong);
@@ -29,7 +30,7 @@ pub(super) fn endpoints_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// Endpoints.
-pub(super) fn endpoints(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn endpoints(object: &Value, out: &mut FieldErrors) {
     for (i, subset) in list(object, "subsets").iter().enumerate() {
         let path = Path::new("subsets").index(i);
         if list(subset, "addresses").is_empty() && list(subset, "notReadyAddresses").is_empty() {
@@ -71,7 +72,7 @@ pub(super) fn endpoints(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// An endpoint slice.
-pub(super) fn slice(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn slice(object: &Value, out: &mut FieldErrors) {
     let kind = text(object, "addressType");
     choice(object, "addressType", &["FQDN", "IPv4", "IPv6"], &Path::default(), out);
     let all = list(object, "endpoints");
@@ -101,14 +102,14 @@ pub(super) fn slice(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Validates `appProtocol`.
-fn application(port: &Value, path: &Path, out: &mut Vec<Error>) {
+fn application(port: &Value, path: &Path, out: &mut FieldErrors) {
     if has(port, "appProtocol") {
         let protocol = text(port, "appProtocol");
         complain(out, &path.child("appProtocol"), protocol, qualified_name(protocol));
     }
 }
 
-fn one(endpoint: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+fn one(endpoint: &Value, kind: &str, path: &Path, out: &mut FieldErrors) {
     let addresses = texts(endpoint, "addresses");
     let at = path.child("addresses");
     if addresses.is_empty() {
@@ -152,7 +153,7 @@ fn one(endpoint: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A name with its domain; a dot may end it.
-fn full_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+fn full_name(name: &str, path: &Path, out: &mut FieldErrors) {
     if name.is_empty() {
         out.push(Error::required(path, ""));
         return;
@@ -172,7 +173,7 @@ fn full_name(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates the hints of an endpoint; returns false when there are too many.
-fn places(hints: &Value, key: &str, path: &Path, out: &mut Vec<Error>) -> bool {
+fn places(hints: &Value, key: &str, path: &Path, out: &mut FieldErrors) -> bool {
     let (all, path) = (list(hints, key), path.child(key));
     if all.len() > MAX_HINTS {
         out.push(Error::too_many(path, all.len(), MAX_HINTS));
@@ -190,6 +191,6 @@ fn places(hints: &Value, key: &str, path: &Path, out: &mut Vec<Error>) -> bool {
 }
 
 /// The kind of addresses may not change.
-pub(super) fn slice_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn slice_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "addressType"), get(old, "addressType"), &Path::new("addressType"), out);
 }

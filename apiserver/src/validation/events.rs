@@ -7,6 +7,7 @@ use shared::status::field::{Error, Path};
 use super::meta::immutable;
 use super::names::{complain, dns1123_subdomain, qualified_name};
 use super::tree::{get, has, int, text};
+use crate::rules::options::FieldErrors;
 
 /// Most bytes of names, reasons, actions.
 const MAX_NAME: usize = 128;
@@ -15,12 +16,12 @@ const MAX_NOTE: usize = 1024;
 const NEWER: &str = "reportingController";
 
 /// An event through the older API.
-pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn create(object: &Value, out: &mut FieldErrors) {
     of_any(object, "reportingComponent", out);
 }
 
 /// Validates an event of either API, whose reporter field is named differently.
-fn of_any(object: &Value, reporter: &str, out: &mut Vec<Error>) {
+fn of_any(object: &Value, reporter: &str, out: &mut FieldErrors) {
     if has(object, "eventTime") {
         timed(object, reporter, out)
     } else {
@@ -31,7 +32,7 @@ fn of_any(object: &Value, reporter: &str, out: &mut Vec<Error>) {
 }
 
 /// An event without a time lives beside what it is about.
-fn beside(object: &Value, out: &mut Vec<Error>) {
+fn beside(object: &Value, out: &mut FieldErrors) {
     let namespace = text(get(object, "metadata"), "namespace");
     let about = text(get(object, "involvedObject"), "namespace");
     let fits = if about.is_empty() { matches!(namespace, "" | "default") } else { about == namespace };
@@ -40,13 +41,13 @@ fn beside(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn misplaced(about: &str, out: &mut Vec<Error>) {
+fn misplaced(about: &str, out: &mut FieldErrors) {
     let path = Path::of(&["involvedObject", "namespace"]);
     out.push(Error::invalid(path, about, "does not match event.namespace"));
 }
 
 /// Events of the newer API have a time, and texts that are bounded.
-fn timed(object: &Value, reporter: &str, out: &mut Vec<Error>) {
+fn timed(object: &Value, reporter: &str, out: &mut FieldErrors) {
     let namespace = text(get(object, "metadata"), "namespace");
     let about = text(get(object, "involvedObject"), "namespace");
     if about.is_empty() && !matches!(namespace, "default" | "kube-system") {
@@ -67,14 +68,14 @@ fn timed(object: &Value, reporter: &str, out: &mut Vec<Error>) {
     bounded(text(object, "message"), "message", MAX_NOTE, out);
 }
 
-fn bounded(value: &str, key: &str, max: usize, out: &mut Vec<Error>) {
+fn bounded(value: &str, key: &str, max: usize, out: &mut FieldErrors) {
     if value.len() > max {
         out.push(Error::invalid(key, "", &format!("can have at most {max} characters")));
     }
 }
 
 /// An event through the newer API: nothing of the older one is set.
-pub(super) fn create_new(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn create_new(object: &Value, out: &mut FieldErrors) {
     of_any(object, NEWER, out);
     series(object, out);
     if !has(object, "eventTime") {
@@ -92,13 +93,13 @@ pub(super) fn create_new(object: &Value, out: &mut Vec<Error>) {
     unset(["component", "host"].iter().any(|k| !text(source, k).is_empty()), "source", out);
 }
 
-fn unset(is_set: bool, key: &str, out: &mut Vec<Error>) {
+fn unset(is_set: bool, key: &str, out: &mut FieldErrors) {
     if is_set {
         out.push(Error::invalid(key, "", "needs to be unset"));
     }
 }
 
-fn series(object: &Value, out: &mut Vec<Error>) {
+fn series(object: &Value, out: &mut FieldErrors) {
     let series = get(object, "series");
     if series.is_null() {
         return;
@@ -112,7 +113,7 @@ fn series(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Through the newer API only how often an event happened may change.
-pub(super) fn update_new(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn update_new(new: &Value, old: &Value, out: &mut FieldErrors) {
     const STAY: [(&str, &str); 14] = [
         ("involvedObject", "involvedObject"),
         ("reason", "reason"),

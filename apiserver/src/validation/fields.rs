@@ -5,9 +5,10 @@ use shared::status::field::{Error, Path};
 
 use super::names::complain;
 use super::tree::{has, text};
+use crate::rules::options::FieldErrors;
 
 /// Texts that have to be there.
-pub(super) fn required(holder: &Value, keys: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(super) fn required(holder: &Value, keys: &[&str], path: &Path, out: &mut FieldErrors) {
     for key in keys.iter().filter(|key| text(holder, key).is_empty()) {
         out.push(Error::required(path.child(key), ""));
     }
@@ -19,7 +20,7 @@ pub(super) fn shaped(
     key: &str,
     shape: impl Fn(&str) -> Vec<String>,
     path: &Path,
-    out: &mut Vec<Error>,
+    out: &mut FieldErrors,
 ) {
     match text(holder, key) {
         "" => out.push(Error::required(path.child(key), "")),
@@ -33,7 +34,7 @@ pub(super) fn shaped_if_said(
     key: &str,
     shape: impl Fn(&str) -> Vec<String>,
     path: &Path,
-    out: &mut Vec<Error>,
+    out: &mut FieldErrors,
 ) {
     let value = text(holder, key);
     if !value.is_empty() {
@@ -42,7 +43,7 @@ pub(super) fn shaped_if_said(
 }
 
 /// A text that has to be there, and one of the words allowed.
-pub(super) fn choice(holder: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(super) fn choice(holder: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut FieldErrors) {
     match text(holder, key) {
         "" => out.push(Error::required(path.child(key), "")),
         value if allowed.contains(&value) => {}
@@ -51,7 +52,7 @@ pub(super) fn choice(holder: &Value, key: &str, allowed: &[&str], path: &Path, o
 }
 
 /// A text that, where it is there, is one of the words allowed.
-pub(super) fn one_of(holder: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(super) fn one_of(holder: &Value, key: &str, allowed: &[&str], path: &Path, out: &mut FieldErrors) {
     let value = text(holder, key);
     if has(holder, key) && !allowed.contains(&value) {
         out.push(Error::not_supported(path.child(key), value, allowed));

@@ -10,13 +10,14 @@ use shared::status::field::{Error, Path};
 
 use super::names::{complain, dns1123_label, dns1123_subdomain};
 use super::tree::{get, has, int, list, same, text, texts, without};
+use crate::rules::options::FieldErrors;
 
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 /// The precedence of the catch-all.
 const LAST: i64 = 10_000;
 
 /// `FlowSchema`
-pub(super) fn schema(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn schema(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let name = text(get(object, "metadata"), "name");
     let precedence = int(spec, "matchingPrecedence").unwrap_or(0);
@@ -69,11 +70,11 @@ fn mandatory<'m>(of: &'m Mandatory, name: &str) -> Option<&'m Value> {
 }
 
 /// `status` of both kinds.
-pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     conditions(new, out);
 }
 
-fn conditions(object: &Value, out: &mut Vec<Error>) {
+fn conditions(object: &Value, out: &mut FieldErrors) {
     let mut seen = BTreeSet::new();
     for (i, condition) in list(get(object, "status"), "conditions").iter().enumerate() {
         let (kind, path) = (text(condition, "type"), Path::of(&["status", "conditions"]).index(i).child("type"));
@@ -86,7 +87,7 @@ fn conditions(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+fn rule(rule: &Value, path: &Path, out: &mut FieldErrors) {
     if list(rule, "subjects").is_empty() {
         out.push(Error::required(path.child("subjects"), "subjects must contain at least one value"));
     }
@@ -111,7 +112,7 @@ fn rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn subject(subject: &Value, path: &Path, out: &mut Vec<Error>) {
+fn subject(subject: &Value, path: &Path, out: &mut FieldErrors) {
     const KINDS: [(&str, &str); 3] = [("ServiceAccount", "serviceAccount"), ("User", "user"), ("Group", "group")];
     let kind = text(subject, "kind");
     let Some((_, own)) = KINDS.into_iter().find(|(of, _)| *of == kind) else {
@@ -130,7 +131,7 @@ fn subject(subject: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates a subject. `*` means all service accounts of a namespace.
-fn somebody(who: &Value, account: bool, path: &Path, out: &mut Vec<Error>) {
+fn somebody(who: &Value, account: bool, path: &Path, out: &mut FieldErrors) {
     match text(who, "name") {
         "" => out.push(Error::required(path.child("name"), "")),
         name if account && name != "*" => complain(out, &path.child("name"), name, dns1123_subdomain(name)),
@@ -144,7 +145,7 @@ fn somebody(who: &Value, account: bool, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A list that is not empty, and in which `*` stands alone.
-fn alone(rule: &Value, key: &str, missing: &str, others: &str, path: &Path, out: &mut Vec<Error>) {
+fn alone(rule: &Value, key: &str, missing: &str, others: &str, path: &Path, out: &mut FieldErrors) {
     let all = texts(rule, key);
     if all.is_empty() {
         out.push(Error::required(path.child(key), missing));
@@ -154,7 +155,7 @@ fn alone(rule: &Value, key: &str, missing: &str, others: &str, path: &Path, out:
     }
 }
 
-fn verbs(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+fn verbs(rule: &Value, path: &Path, out: &mut FieldErrors) {
     let all = texts(rule, "verbs");
     if all.is_empty() {
         out.push(Error::required(path, "verbs must contain at least one value"));
@@ -168,7 +169,7 @@ fn verbs(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn resource_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+fn resource_rule(rule: &Value, path: &Path, out: &mut FieldErrors) {
     verbs(rule, &path.child("verbs"), out);
     alone(rule, "apiGroups", "resource rules must supply at least one api group", "api groups", path, out);
     alone(rule, "resources", "resource rules must supply at least one resource", "resources", path, out);
@@ -187,7 +188,7 @@ fn resource_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn url_path(url: &str, path: &Path, out: &mut Vec<Error>) {
+fn url_path(url: &str, path: &Path, out: &mut FieldErrors) {
     if url.is_empty() {
         out.push(Error::invalid(path, url, "must not be empty"));
     } else if !url.starts_with('/') {
@@ -203,7 +204,7 @@ fn url_path(url: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `PriorityLevelConfiguration`
-pub(super) fn level(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn level(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let name = text(get(object, "metadata"), "name");
     let exempt = name == "exempt";
@@ -242,19 +243,19 @@ pub(super) fn level(object: &Value, out: &mut Vec<Error>) {
     conditions(object, out);
 }
 
-fn nominal(of: &Value, path: &Path, out: &mut Vec<Error>) {
+fn nominal(of: &Value, path: &Path, out: &mut FieldErrors) {
     if let Some(n) = int(of, "nominalConcurrencyShares").filter(|n| *n < 0) {
         out.push(Error::invalid(path.child("nominalConcurrencyShares"), n, "must be a non-negative integer"));
     }
 }
 
-fn lendable(of: &Value, path: &Path, out: &mut Vec<Error>) {
+fn lendable(of: &Value, path: &Path, out: &mut FieldErrors) {
     if let Some(n) = int(of, "lendablePercent").filter(|n| !(0..=100).contains(n)) {
         out.push(Error::invalid(path.child("lendablePercent"), n, "must be between 0 and 100, inclusive"));
     }
 }
 
-fn limited(of: &Value, path: &Path, out: &mut Vec<Error>) {
+fn limited(of: &Value, path: &Path, out: &mut FieldErrors) {
     nominal(of, path, out);
     limit_response(get(of, "limitResponse"), &path.child("limitResponse"), out);
     lendable(of, path, out);
@@ -264,7 +265,7 @@ fn limited(of: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn limit_response(response: &Value, path: &Path, out: &mut Vec<Error>) {
+fn limit_response(response: &Value, path: &Path, out: &mut FieldErrors) {
     match (text(response, "type"), has(response, "queuing")) {
         ("Reject", true) => {
             out.push(Error::forbidden(
@@ -287,7 +288,7 @@ fn limit_response(response: &Value, path: &Path, out: &mut Vec<Error>) {
 /// Hands from a deck are numbered with 60 bits.
 const ENTROPY: f64 = 60.0;
 
-fn queuing(of: &Value, path: &Path, out: &mut Vec<Error>) {
+fn queuing(of: &Value, path: &Path, out: &mut FieldErrors) {
     const MOST: i64 = 10 * 1000 * 1000;
     let number = |key: &str| int(of, key).unwrap_or(0);
     let (queues, hand) = (number("queues"), number("handSize"));

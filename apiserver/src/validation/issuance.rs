@@ -14,6 +14,7 @@ use super::pem::blocks;
 use super::pod_certificate::no_key;
 use super::possession;
 use super::tree::{get, int, list, same, text};
+use crate::rules::options::FieldErrors;
 
 const ISSUED: &str = "Issued";
 const ENDS: [&str; 3] = [ISSUED, "Denied", "Failed"];
@@ -27,7 +28,7 @@ const MARGIN: i64 = 10 * MINUTE;
 const SHORTEST: i64 = 60 * MINUTE;
 
 /// `status` of a request.
-pub(super) fn status(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, old: &Value, out: &mut FieldErrors) {
     if !out.is_empty() {
         return;
     }
@@ -60,7 +61,7 @@ pub(super) fn status(new: &Value, old: &Value, out: &mut Vec<Error>) {
 const FIELDS: [&str; 4] = ["certificateChain", "notBefore", "notAfter", "beginRefreshAt"];
 
 /// There is no way but three, and one of them at most is gone.
-fn ends(status: &Value, path: &Path, out: &mut Vec<Error>) {
+fn ends(status: &Value, path: &Path, out: &mut FieldErrors) {
     let mut known = 0;
     for (i, condition) in list(status, "conditions").iter().enumerate() {
         // Upstream sets a dot before an index.
@@ -98,9 +99,9 @@ fn issued(new: &Value, old: &Value, now: Timestamp) -> Result<(), Vec<Error>> {
         return Err(no("leaf certificate does not parse as valid X.509"));
     };
     // What is wrong with names is told with a key that is another, or times that are missing.
-    let mut wrong = Vec::new();
+    let mut wrong = FieldErrors::default();
     names(&certificate, &path, &mut wrong);
-    rest(new, old, &certificate, now, wrong)?;
+    rest(new, old, &certificate, now, wrong.into_vec())?;
     for block in blocks {
         if block.label != CERTIFICATE {
             return Err(no("issued certificate chain must consist entirely of CERTFICATE PEM blocks"));
@@ -113,7 +114,7 @@ fn issued(new: &Value, old: &Value, now: Timestamp) -> Result<(), Vec<Error>> {
 }
 
 /// Names of hosts and people in a certificate make sense.
-fn names(certificate: &X509Certificate<'_>, path: &Path, out: &mut Vec<Error>) {
+fn names(certificate: &X509Certificate<'_>, path: &Path, out: &mut FieldErrors) {
     let extension = certificate.subject_alternative_name().ok().flatten();
     let names = extension.map_or(&[][..], |e| &e.value.general_names);
     for name in names {

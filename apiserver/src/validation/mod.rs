@@ -63,19 +63,21 @@ use shared::status::field::{Error, Path};
 
 use crate::crd;
 use crate::rules::names::NameRule;
+use crate::rules::options::FieldErrors;
+pub use crate::rules::options::ValidationOptions;
 use crate::rules::{meta, names, tree};
 pub(crate) use coordination::order as semantic_order;
 pub use devices::admin::{admin_access, may_administer};
 pub(crate) use networking::domain_path;
-pub use options::{PODS, ValidationOptions};
+pub use options::PODS;
 pub(crate) use pod::annotations as pod_annotations;
 pub use pod::qos_class;
 pub use privileged::privileged;
 pub use shown::in_order;
 pub(crate) use storage::csi::counts_stay;
 
-type Create = fn(&Value, &mut Vec<Error>);
-type Update = fn(&Value, &Value, &mut Vec<Error>);
+type Create = fn(&Value, &mut FieldErrors);
+type Update = fn(&Value, &Value, &mut FieldErrors);
 
 /// Validation rules of a kind.
 #[derive(Clone, Copy)]
@@ -129,7 +131,7 @@ const CSI_NODES: &[Phase] = &[ObjectMeta, Spec, ObjectMeta, Spec, Immutable];
 /// Requests for certificates, through each of their ways in.
 const CERTIFICATE_REQUESTS: &[Phase] = &[ObjectMeta, Immutable, ObjectMetaUpdate];
 
-fn nothing(_: &Value, _: &Value, _: &mut Vec<Error>) {}
+fn nothing(_: &Value, _: &Value, _: &mut FieldErrors) {}
 
 /// Metadata that only the general rules look at, which come last and only for what is right otherwise.
 const META_LAST: &[Phase] = &[Spec, StopOnError, ObjectMeta];
@@ -408,22 +410,22 @@ fn metadata() -> Path {
 }
 
 /// A new object, as the last step before it is stored (its name is known, its namespace set).
-pub fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec<Error> {
+pub fn validate_create(options: ValidationOptions, served: &Resource, row: &Resource, object: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
-    let mut out = Vec::new();
+    let mut out = FieldErrors::new(options);
     if let Some(served) = crd::version_of(row) {
         meta::create(object, rules.name, row, &metadata(), &mut out);
-        return crd::objects::create(row, served, object, out);
+        return crd::objects::create(row, served, object, out.into_vec());
     }
     steps(rules.created, rules, row, (object, object), &mut out);
-    out
+    out.into_vec()
 }
 
 /// The steps of a judgement, of a new object beside itself.
-fn steps(steps: &[Phase], rules: &Rules, row: &Resource, (new, old): (&Value, &Value), out: &mut Vec<Error>) {
+fn steps(steps: &[Phase], rules: &Rules, row: &Resource, (new, old): (&Value, &Value), out: &mut FieldErrors) {
     for step in steps {
         match step {
-            ObjectMeta => meta::create(new, rules.name, row, &metadata(), out),
+            ObjectMeta => meta::create(new, rules.name.relaxed(out.options()), row, &metadata(), out),
             ObjectMetaUpdate => changed_metadata(row, new, old, out),
             Spec => (rules.create)(new, out),
             Immutable => (rules.update)(new, old, out),
@@ -443,15 +445,15 @@ pub fn scale_metadata(row: &Resource, scale: &Value) -> Vec<Error> {
 }
 
 /// The metadata of a changed object, as a kind judges it.
-fn changed_metadata(row: &Resource, new: &Value, old: &Value, out: &mut Vec<Error>) {
+fn changed_metadata(row: &Resource, new: &Value, old: &Value, out: &mut FieldErrors) {
     meta::update(new, old, &metadata(), out);
     meta::core_finalizers(row, new, &metadata(), out);
 }
 
 /// The metadata of a changed object as upstream judges it of all kinds. Most kinds do so themselves, some more than
 /// once: clients see causes that often.
-fn generic(row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
-    let mut out = Vec::new();
+fn generic(options: ValidationOptions, row: &Resource, new: &Value, old: &Value) -> FieldErrors {
+    let mut out = FieldErrors::new(options);
     meta::any(new, PathSegment, row, &metadata(), &mut out);
     meta::update(new, old, &metadata(), &mut out);
     out
@@ -465,23 +467,35 @@ fn custom(row: &Resource, served: &crd::CrdVersion, subresource: &str, (new, old
 }
 
 /// A changed object. Status and other subresources: [`validate_subresource`].
-pub fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
+pub fn validate_update(
+    options: ValidationOptions,
+    served: &Resource,
+    row: &Resource,
+    new: &Value,
+    old: &Value,
+) -> Vec<Error> {
     let rules = judged_by(served, row);
-    let mut out = generic(row, new, old);
+    let mut out = generic(options, row, new, old);
     if let Some(served) = crd::version_of(row) {
         out.extend(custom(row, served, "", (new, old)));
-        return out;
+        return out.into_vec();
     }
     steps(rules.changed, rules, row, (new, old), &mut out);
-    out
+    out.into_vec()
 }
 
 /// An object changed through a subresource: `status`, `ephemeralcontainers`, `resize`, `finalize`, `approval`.
-pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
-    let mut out = generic(row, new, old);
+pub fn validate_subresource(
+    options: ValidationOptions,
+    row: &Resource,
+    subresource: &str,
+    new: &Value,
+    old: &Value,
+) -> Vec<Error> {
+    let mut out = generic(options, row, new, old);
     if let Some(served) = crd::version_of(row) {
         out.extend(custom(row, served, subresource, (new, old)));
-        return out;
+        return out.into_vec();
     }
     let rules = rules_of(row).unwrap_or(&GENERIC);
     let (through, update): (&[Phase], Update) = match subresource {
@@ -493,10 +507,16 @@ pub fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old:
         _ => (rules.status_changed, rules.status),
     };
     steps(through, &Rules { update, ..*rules }, row, (new, old), &mut out);
-    out
+    out.into_vec()
 }
 
 /// Returns the warnings for an object that is accepted, new or updated from `old` through a subresource.
-pub fn warnings(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
-    warnings::warnings_for(row, subresource, object, old)
+pub fn warnings(
+    options: ValidationOptions,
+    row: &Resource,
+    subresource: &str,
+    object: &Value,
+    old: Option<&Value>,
+) -> Vec<String> {
+    warnings::warnings_for(options, row, subresource, object, old)
 }

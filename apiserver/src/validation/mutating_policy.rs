@@ -7,22 +7,23 @@ use super::admission_policy::{any_binding, constraints, expressions};
 use super::fields::choice;
 use super::tree::{get, has, list, text, texts};
 use crate::expressions::{Names, ResultType};
+use crate::rules::options::FieldErrors;
 
 /// Operations that mutating policies may match: a deleted object cannot be mutated.
 const OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 
 /// `MutatingAdmissionPolicy`.
-pub(super) fn policy(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn policy(object: &Value, out: &mut FieldErrors) {
     either(object, None, out);
 }
 
 /// A changed `MutatingAdmissionPolicy`.
-pub(super) fn policy_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn policy_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     either(new, Some(old), out);
 }
 
 /// A policy that is new, or was another before.
-fn either(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+fn either(object: &Value, old: Option<&Value>, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     constraints(spec, &path, out);
     operations(spec, "matchConstraints", out);
@@ -39,12 +40,12 @@ fn either(object: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
 }
 
 /// `MutatingAdmissionPolicyBinding`.
-pub(super) fn binding(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn binding(object: &Value, out: &mut FieldErrors) {
     any_binding(object, out);
     operations(get(object, "spec"), "matchResources", out);
 }
 
-fn operations(spec: &Value, field: &str, out: &mut Vec<Error>) {
+fn operations(spec: &Value, field: &str, out: &mut FieldErrors) {
     for rule in list(get(spec, field), "resourceRules") {
         for operation in texts(rule, "operations").into_iter().filter(|o| !OPERATIONS.contains(o)) {
             let path = Path::of(&["spec", field, "resourceRules", "operations"]);
@@ -53,7 +54,7 @@ fn operations(spec: &Value, field: &str, out: &mut Vec<Error>) {
     }
 }
 
-fn mutation(mutation: &Value, names: &Names, path: &Path, out: &mut Vec<Error>) {
+fn mutation(mutation: &Value, names: &Names, path: &Path, out: &mut FieldErrors) {
     let (kind, own, other, wanted) = match text(mutation, "patchType") {
         "" => return out.push(Error::required(path.child("patchType"), "")),
         kind @ "ApplyConfiguration" => (kind, "applyConfiguration", "jsonPatch", ResultType::Object),

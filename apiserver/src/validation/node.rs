@@ -13,9 +13,10 @@ use super::old_annotations;
 use super::pod::placement::{taint_effect, tolerations};
 use super::pod::resources::{amount, overhead};
 use super::tree::{at, entries, get, int, list, text, texts};
+use crate::rules::options::FieldErrors;
 
 /// A new node.
-pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn create(object: &Value, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     old_annotations::of_node(object, out);
     taints(spec, &Path::of(&["metadata", "taints"]), out);
@@ -42,7 +43,7 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Taints; upstream looks for them in the metadata.
-pub(super) fn taints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn taints(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let mut seen = BTreeSet::new();
     for (i, taint) in list(spec, "taints").iter().enumerate() {
         let path = path.index(i);
@@ -65,7 +66,7 @@ pub(super) fn taints(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn resources(object: &Value, out: &mut Vec<Error>) {
+fn resources(object: &Value, out: &mut FieldErrors) {
     for key in ["capacity", "allocatable"] {
         for (name, value) in entries(get(object, "status"), key) {
             amount(name, value, &Path::of(&["status", key, name]), out);
@@ -74,7 +75,7 @@ fn resources(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Swap, where there is any; upstream looks for it in the metadata.
-fn swap(object: &Value, out: &mut Vec<Error>) {
+fn swap(object: &Value, out: &mut FieldErrors) {
     let capacity = int(at(object, &["status", "nodeInfo", "swap"]), "capacity");
     if let Some(bytes) = capacity.filter(|bytes| *bytes <= 0) {
         let path = Path::of(&["metadata", "nodeSwapStatus", "capacity"]);
@@ -83,7 +84,7 @@ fn swap(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Names of features that a node says it has, in order.
-fn features(object: &Value, out: &mut Vec<Error>) {
+fn features(object: &Value, out: &mut FieldErrors) {
     let names = texts(get(object, "status"), "declaredFeatures");
     let path = Path::of(&["status", "declaredFeatures"]);
     for (i, name) in names.iter().enumerate() {
@@ -121,7 +122,7 @@ fn feature_name(name: &str) -> Option<String> {
 }
 
 /// A changed node.
-pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     old_annotations::of_node(new, out);
     resources(new, out);
     features(new, out);
@@ -157,7 +158,7 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// A way of running containers.
-pub(super) fn runtime_class(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn runtime_class(object: &Value, out: &mut FieldErrors) {
     let handler = text(object, "handler");
     complain(out, &Path::new("handler"), handler, dns1123_label(handler));
     overhead(get(object, "overhead"), "podFixed", &Path::new("overhead"), out);
@@ -167,7 +168,7 @@ pub(super) fn runtime_class(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A runtime class keeps its handler.
-pub(super) fn runtime_class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn runtime_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "handler"), get(old, "handler"), &Path::new("handler"), out);
 }
 
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn features_of_nodes() {
         let of = |names: Value| {
-            let mut out = Vec::new();
+            let mut out = FieldErrors::default();
             features(&json!({"status": {"declaredFeatures": names}}), &mut out);
             out.iter().map(ToString::to_string).collect::<Vec<_>>()
         };

@@ -5,9 +5,10 @@ use shared::status::field::{Error, Path};
 
 use super::names::{complain, config_key, dns1123_label, dns1123_subdomain};
 use super::tree::{get, has, text};
+use crate::rules::options::FieldErrors;
 
 /// Validates the config source of a node: desired and in use.
-pub(super) fn check(node: &Value, out: &mut Vec<Error>) {
+pub(super) fn check(node: &Value, out: &mut FieldErrors) {
     let (wished, used) = (get(get(node, "spec"), "configSource"), get(get(node, "status"), "config"));
     source(wished, true, &Path::of(&["spec", "configSource"]), out);
     for key in ["assigned", "active", "lastKnownGood"] {
@@ -16,7 +17,7 @@ pub(super) fn check(node: &Value, out: &mut Vec<Error>) {
 }
 
 /// A source; which version of it there was is said only where it is in use.
-fn source(source: &Value, wished: bool, path: &Path, out: &mut Vec<Error>) {
+fn source(source: &Value, wished: bool, path: &Path, out: &mut FieldErrors) {
     if source.is_null() {
         return;
     }

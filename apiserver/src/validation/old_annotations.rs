@@ -8,6 +8,7 @@ use shared::status::field::{Error, Path};
 use super::node::taints;
 use super::pod::placement::tolerations;
 use super::tree::{at, flag, get, list, text};
+use crate::rules::options::FieldErrors;
 
 const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOIDED: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
@@ -44,7 +45,7 @@ fn parse(text: &str, wanted: AnnotationForm) -> Result<Value, String> {
 }
 
 /// Of a node.
-pub(super) fn of_node(node: &Value, out: &mut Vec<Error>) {
+pub(super) fn of_node(node: &Value, out: &mut FieldErrors) {
     let metadata = get(node, "metadata");
     let path = Path::of(&["metadata", "annotations"]);
     match read(metadata, TAINTS, AnnotationForm::List("[]core.Taint")) {
@@ -64,7 +65,7 @@ pub(super) fn of_node(node: &Value, out: &mut Vec<Error>) {
 }
 
 /// Pods are avoided by whose they are.
-fn controller(avoided: &Value, path: &Path, out: &mut Vec<Error>) {
+fn controller(avoided: &Value, path: &Path, out: &mut FieldErrors) {
     let controller = at(avoided, &["podSignature", "podController"]);
     if controller.is_null() {
         out.push(Error::required(path, ""));
@@ -75,7 +76,7 @@ fn controller(avoided: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Of a pod or template.
-pub(super) fn of_pod(metadata: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn of_pod(metadata: &Value, path: &Path, out: &mut FieldErrors) {
     match read(metadata, TOLERATIONS, AnnotationForm::List("[]core.Toleration")) {
         Some(Ok(all)) => tolerations(&json!({"tolerations": all}), &path.child(TOLERATIONS), out),
         Some(Err(why)) => out.push(Error::invalid(path, TOLERATIONS, &why)),
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     fn node(key: &str, text: &str) -> Vec<String> {
-        let mut out = Vec::new();
+        let mut out = FieldErrors::default();
         of_node(&json!({"metadata": {"annotations": {key: text}}}), &mut out);
         out.iter().map(ToString::to_string).collect()
     }
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn pods() {
         let of = |text: &str| {
-            let mut out = Vec::new();
+            let mut out = FieldErrors::default();
             of_pod(&json!({"annotations": {TOLERATIONS: text}}), &Path::of(&["metadata", "annotations"]), &mut out);
             out.iter().map(ToString::to_string).collect::<Vec<_>>()
         };

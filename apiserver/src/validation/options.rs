@@ -1,8 +1,7 @@
 //! Validation options: rules that feature gates and stored objects relax.
 //!
 //! A gate is a row of [`TABLE`]: its name, and how a stored object shows that it uses already what the gate is about,
-//! which it may keep while the gate is disabled. A rule asks [`allows`] before it refuses. The options are set for one
-//! validation on one thread, and not passed through the rules: of several hundred, a dozen ask.
+//! which it may keep while the gate is disabled. A rule asks the list of findings before it refuses.
 
 use proto::Value;
 use proto::resources::Resource;
@@ -12,7 +11,7 @@ use super::pod::stored;
 use super::tree::{flag, get, int, list, text};
 use super::volume::claim;
 use super::{admissionregistration, batch, networking, selectors};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{ValidationOption, ValidationOptions};
 
 /// Kinds with the spec of a pod: `plural.group`, and its path.
 pub const PODS: &[(&str, &str)] = &[
@@ -174,20 +173,18 @@ fn restarts_all(spec: &Value) -> bool {
     list(spec, "containers").iter().any(acts) || list(spec, "initContainers").iter().any(|c| acts(c) || sidecar(c))
 }
 
-/// Rules that the feature gates of a server relax.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ValidationOptions(u64);
-
 impl ValidationOptions {
     /// Options of a server with these feature gates.
     pub fn new(gates: &FeatureGates) -> Self {
-        Self(TABLE.iter().filter(|row| row.allows(gates)).fold(0, |all, row| all | row.option.bit()))
+        TABLE.iter().filter(|row| row.allows(gates)).fold(Self::default(), |all, row| all.with(row.option))
     }
 
-    /// Runs a validation of an object that replaces `old`, with the options that gates or the old object allow.
-    pub fn validating<R>(self, row: &Resource, old: Option<&Value>, judge: impl FnOnce() -> R) -> R {
-        let used = TABLE.iter().filter(|r| self.0 & r.option.bit() == 0 && old.is_some_and(|old| r.is_used(row, old)));
-        options::with(used.fold(self.0, |all, row| all | row.option.bit()), judge)
+    /// Options for the validation of an object that replaces `old`: those of the gates, and those that the old object
+    /// uses.
+    #[must_use]
+    pub fn for_update(self, row: &Resource, old: &Value) -> Self {
+        let used = TABLE.iter().filter(|r| !self.allows(r.option) && r.is_used(row, old));
+        used.fold(self, |all, row| all.with(row.option))
     }
 }
 

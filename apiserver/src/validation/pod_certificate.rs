@@ -10,6 +10,7 @@ use super::meta::immutable;
 use super::names::{complain, dns1123_subdomain, qualified_name};
 use super::possession::{KeyError, proven};
 use super::tree::{entries, get, int, text};
+use crate::rules::options::FieldErrors;
 
 const MAX_UID: usize = 128;
 const MAX_KEY: usize = 10 * 1024;
@@ -24,7 +25,7 @@ const MAX_KUBERNETES_SECONDS: i64 = 24 * HOUR;
 const KEY_TYPES: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
 
 /// A new request.
-pub(super) fn request(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn request(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     signer_name(text(spec, "signerName"), &path.child("signerName"), out);
     user_data(spec, "unverifiedUserAnnotations", &path, out);
@@ -58,7 +59,7 @@ fn longest(signer: &str) -> i64 {
 }
 
 /// The part of a volume that requests are made for.
-pub(super) fn projection(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn projection(value: &Value, path: &Path, out: &mut FieldErrors) {
     let signer = text(value, "signerName");
     signer_name(signer, &path.child("signerName"), out);
     let kind = text(value, "keyType");
@@ -81,7 +82,7 @@ pub(super) fn projection(value: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates the user data for the signer: keys are domain-prefixed.
-fn user_data(of: &Value, field: &str, path: &Path, out: &mut Vec<Error>) {
+fn user_data(of: &Value, field: &str, path: &Path, out: &mut FieldErrors) {
     let path = &path.child(field);
     let mut total = 0;
     for (key, value) in entries(of, field) {
@@ -135,6 +136,6 @@ pub(super) fn no_key(encoded: &str) -> Error {
 }
 
 /// A request stays what it was.
-pub(super) fn request_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn request_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }

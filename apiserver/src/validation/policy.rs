@@ -7,9 +7,10 @@ use super::conditions::conditions;
 use super::selectors::own_selector;
 use super::tree::{get, has, text};
 use super::workloads::{amount, at_most_all, counts};
+use crate::rules::options::FieldErrors;
 
 /// A disruption budget.
-pub(super) fn budget(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn budget(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
         out.push(Error::invalid(&path, spec.clone(), "minAvailable and maxUnavailable cannot be both set"));
@@ -26,7 +27,7 @@ pub(super) fn budget(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// `status` of a disruption budget.
-pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     conditions(status, &path, out);
     counts(status, &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"], &path, out);

@@ -9,6 +9,7 @@ use shared::status::field::{Error, Path};
 use super::names::{complain, qualified_name};
 use super::pod::resources::{STANDARD, amount, container_resource_name, overcommits, resource_name};
 use super::tree::{entries, get, has, has_entries, list, quantity, text, texts};
+use crate::rules::options::FieldErrors;
 
 const SCOPES: &[&str] = &[
     "BestEffort",
@@ -21,7 +22,7 @@ const SCOPES: &[&str] = &[
 ];
 
 /// A resource quota.
-pub(super) fn quota(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn quota(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     for (name, value) in entries(spec, "hard") {
         let path = path.child("hard").key(name);
@@ -53,7 +54,7 @@ fn is_standard(resource: &str) -> bool {
     huge || (STANDARD.contains(&resource) && resource != "storage")
 }
 
-fn scopes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn scopes(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let all = texts(spec, "scopes");
     let mut no = |why: &str| out.push(Error::invalid(path, get(spec, "scopes").clone(), why));
     for scope in &all {
@@ -75,7 +76,7 @@ fn conflicts(scopes: &[&str]) -> impl Iterator<Item = ()> {
     pairs.into_iter().filter(|(a, b)| scopes.contains(a) && scopes.contains(b)).map(drop)
 }
 
-fn scope_selector(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn scope_selector(spec: &Value, path: &Path, out: &mut FieldErrors) {
     const EXIST: [&str; 5] =
         ["Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "CrossNamespacePodAffinity"];
     let selector = get(spec, "scopeSelector");
@@ -112,7 +113,7 @@ fn scope_selector(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn quota_resource(name: &str, path: &Path, out: &mut Vec<Error>) {
+fn quota_resource(name: &str, path: &Path, out: &mut FieldErrors) {
     resource_name(name, path, out);
     if !name.contains('/') && !is_standard(name) {
         out.push(Error::invalid(path, name, "must be a standard resource for quota"));
@@ -120,7 +121,7 @@ fn quota_resource(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `status` of a quota.
-pub(super) fn quota_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn quota_status(new: &Value, _: &Value, out: &mut FieldErrors) {
     for key in ["hard", "used"] {
         for (name, value) in entries(get(new, "status"), key) {
             let path = Path::of(&["status", key]).key(name);
@@ -131,7 +132,7 @@ pub(super) fn quota_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
 }
 
 /// A quota's scopes may not change.
-pub(super) fn quota_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn quota_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let scopes = |o: &Value| texts(get(o, "spec"), "scopes").into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
     if scopes(new) != scopes(old) {
         let value = get(get(new, "spec"), "scopes").clone();
@@ -140,7 +141,7 @@ pub(super) fn quota_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// A limit range.
-pub(super) fn limit_range(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn limit_range(object: &Value, out: &mut FieldErrors) {
     let mut kinds = BTreeSet::new();
     for (i, limit) in list(get(object, "spec"), "limits").iter().enumerate() {
         let path = Path::of(&["spec", "limits"]).index(i);
@@ -161,7 +162,7 @@ pub(super) fn limit_range(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn limit_item(limit: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+fn limit_item(limit: &Value, kind: &str, path: &Path, out: &mut FieldErrors) {
     let mut keys = BTreeSet::new();
     for key in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
         if kind == "Pod" && matches!(key, "default" | "defaultRequest") {
@@ -189,7 +190,7 @@ fn limit_item(limit: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The values of one resource must be in order: min, default request, default, max.
-fn compare(limit: &Value, kind: &str, name: &str, path: &Path, out: &mut Vec<Error>) {
+fn compare(limit: &Value, kind: &str, name: &str, path: &Path, out: &mut FieldErrors) {
     let of = |key: &str| {
         let value = get(get(limit, key), name);
         let judged = kind != "Pod" || !key.starts_with("default");

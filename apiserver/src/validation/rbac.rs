@@ -7,16 +7,17 @@ use super::fields::shaped;
 use super::names::{complain, dns1123_subdomain, path_segment};
 use super::selectors::own_selector;
 use super::tree::{get, list, same, text};
+use crate::rules::options::FieldErrors;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// A role.
-pub(super) fn role(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn role(object: &Value, out: &mut FieldErrors) {
     rules(object, true, out);
 }
 
 /// A cluster role.
-pub(super) fn cluster_role(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn cluster_role(object: &Value, out: &mut FieldErrors) {
     rules(object, false, out);
     let aggregation = get(object, "aggregationRule");
     if aggregation.is_null() {
@@ -33,7 +34,7 @@ pub(super) fn cluster_role(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn rules(object: &Value, namespaced: bool, out: &mut Vec<Error>) {
+fn rules(object: &Value, namespaced: bool, out: &mut FieldErrors) {
     for (i, rule) in list(object, "rules").iter().enumerate() {
         let path = Path::new("rules").index(i);
         if list(rule, "verbs").is_empty() {
@@ -62,16 +63,16 @@ fn rules(object: &Value, namespaced: bool, out: &mut Vec<Error>) {
 }
 
 /// A role binding.
-pub(super) fn role_binding(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn role_binding(object: &Value, out: &mut FieldErrors) {
     binding(object, &["Role", "ClusterRole"], true, out);
 }
 
 /// A cluster role binding.
-pub(super) fn cluster_role_binding(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn cluster_role_binding(object: &Value, out: &mut FieldErrors) {
     binding(object, &["ClusterRole"], false, out);
 }
 
-fn binding(object: &Value, kinds: &[&str], namespaced: bool, out: &mut Vec<Error>) {
+fn binding(object: &Value, kinds: &[&str], namespaced: bool, out: &mut FieldErrors) {
     let (reference, path) = (get(object, "roleRef"), Path::new("roleRef"));
     let group = text(reference, "apiGroup");
     if group != GROUP {
@@ -87,7 +88,7 @@ fn binding(object: &Value, kinds: &[&str], namespaced: bool, out: &mut Vec<Error
     }
 }
 
-fn one_subject(subject: &Value, namespaced: bool, path: &Path, out: &mut Vec<Error>) {
+fn one_subject(subject: &Value, namespaced: bool, path: &Path, out: &mut FieldErrors) {
     let (name, group) = (text(subject, "name"), text(subject, "apiGroup"));
     if name.is_empty() {
         out.push(Error::required(path.child("name"), ""));
@@ -118,7 +119,7 @@ fn one_subject(subject: &Value, namespaced: bool, path: &Path, out: &mut Vec<Err
 }
 
 /// A binding keeps its role.
-pub(super) fn reference_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn reference_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
     let reference = get(new, "roleRef");
     if !same(reference, get(old, "roleRef")) {
         out.push(Error::invalid("roleRef", reference.clone(), "cannot change roleRef"));

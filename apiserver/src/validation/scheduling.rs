@@ -10,6 +10,7 @@ use super::fields::{choice, shaped, shaped_if_said};
 use super::meta::immutable;
 use super::names::{complain, dns1123_label, dns1123_subdomain, path_segment};
 use super::tree::{flag, get, has, int, list, text};
+use crate::rules::options::FieldErrors;
 
 /// Highest value users may define.
 const HIGHEST: i64 = 1_000_000_000;
@@ -17,7 +18,7 @@ const HIGHEST: i64 = 1_000_000_000;
 const SYSTEM: [(&str, i64); 2] = [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// A priority class.
-pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn class(object: &Value, out: &mut FieldErrors) {
     let name = text(get(object, "metadata"), "name");
     let value = int(object, "value").unwrap_or_default();
     if name.starts_with("system-") {
@@ -44,7 +45,7 @@ pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A priority class keeps its value.
-pub(super) fn class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     if int(new, "value") != int(old, "value") {
         out.push(Error::forbidden("value", "may not be changed in an update."));
     }
@@ -54,7 +55,7 @@ pub(super) fn class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 const MAX_GROUPS: usize = 8;
 
 /// A workload.
-pub(super) fn workload(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn workload(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if has(spec, "controllerRef") {
         controller(get(spec, "controllerRef"), &path.child("controllerRef"), out);
@@ -80,7 +81,7 @@ pub(super) fn workload(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Validates the reference to the controller of a workload.
-fn controller(reference: &Value, path: &Path, out: &mut Vec<Error>) {
+fn controller(reference: &Value, path: &Path, out: &mut FieldErrors) {
     shaped_if_said(reference, "apiGroup", dns1123_subdomain, path, out);
     for field in ["kind", "name"] {
         shaped(reference, field, |name| path_segment(name, false), path, out);
@@ -88,7 +89,7 @@ fn controller(reference: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates the scheduling policy of a pod group.
-fn scheduled(policy: &Value, path: &Path, out: &mut Vec<Error>) {
+fn scheduled(policy: &Value, path: &Path, out: &mut FieldErrors) {
     match (has(policy, "basic"), has(policy, "gang")) {
         (false, false) => out.push(Error::required(path, "exactly one of `basic`, `gang` is required")),
         (true, true) => {
@@ -106,7 +107,7 @@ fn scheduled(policy: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A workload keeps its groups, and its maker once it has one. (Upstream's paths begin inside of the specification.)
-pub(super) fn workload_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn workload_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     if has(before, "controllerRef") {
         immutable(get(spec, "controllerRef"), get(before, "controllerRef"), &Path::new("controllerRef"), out);

@@ -7,30 +7,30 @@ use shared::status::field::{Error, Path};
 use super::meta::labels;
 use super::names::{complain, label_key, label_value};
 use super::tree::{get, has_entries, list, text, texts};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 
 const IN_WANTS_VALUES: &str = "must be specified when `operator` is 'In' or 'NotIn'";
 const EXISTS_WANTS_NONE: &str = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
 
 /// A `meta/v1.LabelSelector`; null is fine.
-pub(super) fn label_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn label_selector(selector: &Value, path: &Path, out: &mut FieldErrors) {
     label_selector_of(selector, true, path, out);
 }
 
 /// The one that an object has for its own purpose: one may go on with values that no label has.
-pub(super) fn own_selector(selector: &Value, path: &Path, out: &mut Vec<Error>) {
-    label_selector_of(selector, !options::allows(ValidationOption::InvalidLabelValueInSelector), path, out);
+pub(super) fn own_selector(selector: &Value, path: &Path, out: &mut FieldErrors) {
+    label_selector_of(selector, !out.allows(ValidationOption::InvalidLabelValueInSelector), path, out);
 }
 
 /// Reports whether a selector is invalid.
 pub(super) fn is_invalid(selector: &Value) -> bool {
-    let mut out = Vec::new();
+    let mut out = FieldErrors::default();
     label_selector(selector, &Path::default(), &mut out);
     !out.is_empty()
 }
 
 /// A selector; unless it is strict, expressions may name any values.
-pub(super) fn label_selector_of(selector: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn label_selector_of(selector: &Value, strict: bool, path: &Path, out: &mut FieldErrors) {
     labels(selector, "matchLabels", &path.child("matchLabels"), out);
     for (i, r) in list(selector, "matchExpressions").iter().enumerate() {
         requirement(r, &path.child("matchExpressions").index(i), false, strict, out);
@@ -38,7 +38,7 @@ pub(super) fn label_selector_of(selector: &Value, strict: bool, path: &Path, out
 }
 
 /// One expression over labels; those of nodes can also compare numbers. Strictly, values are values of labels.
-fn requirement(r: &Value, path: &Path, compares: bool, strict: bool, out: &mut Vec<Error>) {
+fn requirement(r: &Value, path: &Path, compares: bool, strict: bool, out: &mut FieldErrors) {
     let values = texts(r, "values");
     match text(r, "operator") {
         "In" | "NotIn" if values.is_empty() => out.push(Error::required(path.child("values"), IN_WANTS_VALUES)),
@@ -71,7 +71,7 @@ pub(super) fn picks(selector: &Value, labels: &Value) -> Option<bool> {
 }
 
 /// The terms of a `NodeSelector`; unless it is strict, expressions may name any values.
-pub(super) fn node_selector(selector: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn node_selector(selector: &Value, strict: bool, path: &Path, out: &mut FieldErrors) {
     let path = path.child("nodeSelectorTerms");
     let terms = list(selector, "nodeSelectorTerms");
     if terms.is_empty() {
@@ -84,7 +84,7 @@ pub(super) fn node_selector(selector: &Value, strict: bool, path: &Path, out: &m
 }
 
 /// One term of a `NodeSelector`; those that nodes are only preferred by may name any values.
-pub(super) fn node_selector_term(term: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn node_selector_term(term: &Value, strict: bool, path: &Path, out: &mut FieldErrors) {
     for (i, r) in list(term, "matchExpressions").iter().enumerate() {
         requirement(r, &path.child("matchExpressions").index(i), true, strict, out);
     }

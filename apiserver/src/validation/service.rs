@@ -15,6 +15,7 @@ use super::names::{
 use super::networking;
 use super::pod::handlers::port_or_name;
 use super::tree::{at, get, has, int, list, text, texts};
+use crate::rules::options::FieldErrors;
 
 /// Annotation of a load balancer's allowed source ranges.
 pub(super) const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
@@ -34,7 +35,7 @@ fn addresses(spec: &Value) -> Vec<&str> {
 }
 
 /// A service.
-pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn create(object: &Value, out: &mut FieldErrors) {
     topology(object, out);
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let kind = text(spec, "type");
@@ -68,7 +69,7 @@ pub(super) fn create(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Two annotations for one thing agree.
-fn topology(object: &Value, out: &mut Vec<Error>) {
+fn topology(object: &Value, out: &mut FieldErrors) {
     const OLD: &str = "service.kubernetes.io/topology-aware-hints";
     const NEW: &str = "service.kubernetes.io/topology-mode";
     let annotations = at(object, &["metadata", "annotations"]);
@@ -79,7 +80,7 @@ fn topology(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn external_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn external_name(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let message = "may not be set for ExternalName services";
     if !addresses(spec).is_empty() {
         out.push(Error::forbidden(path.child("clusterIPs"), message));
@@ -97,7 +98,7 @@ fn external_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn ports(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let all = list(spec, "ports");
     let mut names = BTreeSet::new();
     for (i, port) in all.iter().enumerate() {
@@ -124,7 +125,7 @@ fn ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn affinity(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let config = get(spec, "sessionAffinityConfig");
     match text(spec, "sessionAffinity") {
         "ClientIP" => {
@@ -150,12 +151,12 @@ fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 
 /// Validates a new service's addresses and families, before anything is allocated.
 pub fn addressed(object: &Value) -> Vec<Error> {
-    let mut out = Vec::new();
+    let mut out = FieldErrors::default();
     cluster_ips(get(object, "spec"), &Path::new("spec"), &mut out);
-    out
+    out.into_vec()
 }
 
-fn cluster_ips(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn cluster_ips(spec: &Value, path: &Path, out: &mut FieldErrors) {
     if text(spec, "type") == "ExternalName" {
         return;
     }
@@ -211,7 +212,7 @@ fn cluster_ips(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn node_ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn node_ports(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let (mut nodes, mut ports) = (BTreeSet::new(), BTreeSet::new());
     let all = list(spec, "ports");
     if text(spec, "type") == "ClusterIP" {
@@ -234,7 +235,7 @@ fn node_ports(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn load_balancer(spec: &Value, annotations: &Value, path: &Path, out: &mut Vec<Error>) {
+fn load_balancer(spec: &Value, annotations: &Value, path: &Path, out: &mut FieldErrors) {
     let balanced = text(spec, "type") == "LoadBalancer";
     let ranges = texts(spec, "loadBalancerSourceRanges");
     let ranges_path = path.child("LoadBalancerSourceRanges");
@@ -261,7 +262,7 @@ fn load_balancer(spec: &Value, annotations: &Value, path: &Path, out: &mut Vec<E
 }
 
 /// `loadBalancerClass` by itself.
-fn balancer_class(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn balancer_class(spec: &Value, path: &Path, out: &mut FieldErrors) {
     if !has(spec, "loadBalancerClass") {
         return;
     }
@@ -278,7 +279,7 @@ fn is_external(spec: &Value) -> bool {
     matches!(kind, "LoadBalancer" | "NodePort") || (kind == "ClusterIP" && !list(spec, "externalIPs").is_empty())
 }
 
-fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn policies(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let external = text(spec, "externalTrafficPolicy");
     let external_path = path.child("externalTrafficPolicy");
     match (is_external(spec), external) {
@@ -309,7 +310,7 @@ fn policies(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates an update of a service.
-pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let (class, was) = (get(spec, "loadBalancerClass"), get(before, "loadBalancerClass"));
     if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class != was {
@@ -344,7 +345,7 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// The first family of a service stays; the second one goes only where nothing but one is asked for.
-fn families_stay(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+fn families_stay(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) {
     let (now, was) = (texts(spec, "ipFamilies"), texts(before, "ipFamilies"));
     if now.is_empty() || is_headless(spec) || is_headless(before) {
         return;
@@ -367,7 +368,7 @@ fn families_stay(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>
 }
 
 /// `status`: where a load balancer answers.
-pub(super) fn status(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, old: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["status", "loadBalancer", "ingress"]);
     let of = |service| list(at(service, &["status", "loadBalancer"]), "ingress");
     let (entries, before) = (of(new), of(old));

@@ -7,9 +7,10 @@ use shared::status::field::{Error, Path};
 
 use super::names::{complain, dns1035_label, dns1123_subdomain, pattern, qualified_name};
 use super::tree::{get, has, list, text, texts};
+use crate::rules::options::FieldErrors;
 
 /// A new object: nothing is said yet.
-pub(super) fn check(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn check(object: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(object, "status"), Path::new("status"));
     let servers = list(status, "storageVersions");
     let mut ids = BTreeSet::new();
@@ -25,7 +26,7 @@ pub(super) fn check(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Upstream leaves the name of the list out of the paths, and shows the type where the status is wrong.
-fn conditions(conditions: &[Value], path: &Path, out: &mut Vec<Error>) {
+fn conditions(conditions: &[Value], path: &Path, out: &mut FieldErrors) {
     for (i, condition) in conditions.iter().enumerate() {
         let (kind, path) = (text(condition, "type"), path.index(i));
         if let Some(first) = conditions[..i].iter().rposition(|c| text(c, "type") == kind) {
@@ -43,11 +44,11 @@ fn conditions(conditions: &[Value], path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `status`
-pub(super) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     check(new, out);
 }
 
-fn of_server(server: &Value, path: &Path, out: &mut Vec<Error>) {
+fn of_server(server: &Value, path: &Path, out: &mut FieldErrors) {
     let (id, encodes) = (text(server, "apiServerID"), text(server, "encodingVersion"));
     complain(out, &path.child("apiServerID"), id, dns1123_subdomain(id));
     version(encodes, &path.child("encodingVersion"), out);
@@ -71,7 +72,7 @@ fn of_server(server: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `v1` or `apps/v1`.
-fn version(text: &str, path: &Path, out: &mut Vec<Error>) {
+fn version(text: &str, path: &Path, out: &mut FieldErrors) {
     let part = |what: &str, part: &str, shape: fn(&str) -> Vec<String>| -> Vec<String> {
         let wrong = if part.is_empty() { vec!["must be non-empty".to_owned()] } else { shape(part) };
         wrong.into_iter().map(|why| format!("{what} part: {why}")).collect()
@@ -92,7 +93,7 @@ fn version(text: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn common(status: &Value, servers: &[Value], path: &Path, out: &mut Vec<Error>) {
+fn common(status: &Value, servers: &[Value], path: &Path, out: &mut FieldErrors) {
     let first = servers.first().map(|server| text(server, "encodingVersion"));
     let agreed = first.filter(|first| servers.iter().all(|server| text(server, "encodingVersion") == *first));
     let said = has(status, "commonEncodingVersion").then(|| text(status, "commonEncodingVersion"));
@@ -114,7 +115,7 @@ mod tests {
     fn common_encoding_version() {
         let server = |id: &str, version: &str| json!({"apiServerID": id, "encodingVersion": version, "decodableVersions": [version]});
         let judged = |status: Value| {
-            let mut out = Vec::new();
+            let mut out = FieldErrors::default();
             check(&json!({"status": status}), &mut out);
             out.iter().map(ToString::to_string).collect::<Vec<_>>()
         };

@@ -12,18 +12,19 @@ use super::meta::immutable;
 use super::names::{NameRule, complain};
 use super::pem::{Block, blocks};
 use super::tree::{get, text};
+use crate::rules::options::FieldErrors;
 
 const MAX_SIZE: usize = 1024 * 1024;
 const OMITTED: &str = "<value omitted>";
 
 /// A new bundle.
-pub(super) fn bundle(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn bundle(object: &Value, out: &mut FieldErrors) {
     named(object, out);
     anchors(text(get(object, "spec"), "trustBundle"), out);
 }
 
 /// A changed bundle; what it trusts is looked at where it changed only: libraries become stricter.
-pub(super) fn bundle_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn bundle_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     named(new, out);
     if text(spec, "trustBundle") != text(before, "trustBundle") {
@@ -33,7 +34,7 @@ pub(super) fn bundle_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// The signer, and the name that goes with it.
-fn named(object: &Value, out: &mut Vec<Error>) {
+fn named(object: &Value, out: &mut FieldErrors) {
     let signer = text(get(object, "spec"), "signerName");
     for (field, prefix) in [("generateName", true), ("name", false)] {
         let name = text(get(object, "metadata"), field);
@@ -62,7 +63,7 @@ pub(super) fn misnamed(name: &str, signer: &str, prefix: bool) -> Vec<String> {
 }
 
 /// Validates a trust bundle: certificates of authorities, each of them once.
-fn anchors(bundle: &str, out: &mut Vec<Error>) {
+fn anchors(bundle: &str, out: &mut FieldErrors) {
     let path = Path::of(&["spec", "trustBundle"]);
     if bundle.len() > MAX_SIZE {
         out.push(Error::too_long(path, MAX_SIZE));

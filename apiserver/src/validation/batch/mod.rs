@@ -18,7 +18,7 @@ use super::pod;
 use super::selectors::{own_selector, picks, template_labels};
 use super::tree::{at, flag, get, has, int, same, text};
 use super::workloads::counts;
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 
 const MAX_INDEXED_PARALLELISM: i64 = 100_000;
 /// Above this many completions, jobs that count failures per index are narrower.
@@ -29,7 +29,7 @@ const MAX_MANAGER: usize = 63;
 const MAX_CRON_NAME: usize = 52;
 
 /// A job.
-pub(super) fn job(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn job(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if !flag(spec, "manualSelector") && has(spec, "selector") {
         generated(object, out);
@@ -39,7 +39,7 @@ pub(super) fn job(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// The specification of a job, which has a selector; cron jobs give theirs none.
-fn selecting(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn selecting(spec: &Value, path: &Path, out: &mut FieldErrors) {
     job_spec(spec, path, out);
     let selector = get(spec, "selector");
     if selector.is_null() {
@@ -55,7 +55,7 @@ fn selecting(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Pods of indexed jobs have hosts named after the job and the index.
-fn hosts(job: &Value, out: &mut Vec<Error>) {
+fn hosts(job: &Value, out: &mut FieldErrors) {
     let spec = get(job, "spec");
     let last = int(spec, "completions").filter(|n| *n > 0 && text(spec, "completionMode") == "Indexed");
     let Some(last) = last.map(|n| n - 1) else { return };
@@ -76,7 +76,7 @@ pub(super) fn lacks_prefixed_labels(labels: &Value) -> bool {
 
 /// A job that does not select by itself has the labels and the selector that were made for it, not somebody else's:
 /// those of a job that it is a copy of, say. Jobs that are older than the labels with a prefix may do without.
-fn generated(job: &Value, out: &mut Vec<Error>) {
+fn generated(job: &Value, out: &mut FieldErrors) {
     let (meta, spec) = (get(job, "metadata"), get(job, "spec"));
     let (uid, name) = (text(meta, "uid"), text(meta, "name"));
     if uid.is_empty() {
@@ -84,7 +84,7 @@ fn generated(job: &Value, out: &mut Vec<Error>) {
     }
     let labels = template_labels(get(spec, "template"));
     let mut expected = vec![("controller-uid", uid), ("job-name", name)];
-    if !options::allows(ValidationOption::UnprefixedJobLabels) {
+    if !out.allows(ValidationOption::UnprefixedJobLabels) {
         expected.extend(PREFIXED_LABELS.into_iter().zip([uid, name]));
     }
     for (key, value) in &expected {
@@ -104,7 +104,7 @@ fn generated(job: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn job_spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn job_spec(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let numbers = [
         "parallelism",
         "completions",
@@ -156,7 +156,7 @@ fn job_spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn indexed(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn indexed(spec: &Value, path: &Path, out: &mut FieldErrors) {
     if text(spec, "completionMode") != "Indexed" {
         return;
     }
@@ -165,7 +165,7 @@ fn indexed(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
     // That there are none bounds nothing.
     let completions = int(spec, "completions").unwrap_or(i64::MAX);
-    let most = |key: &str, bound: i64, why: String, out: &mut Vec<Error>| {
+    let most = |key: &str, bound: i64, why: String, out: &mut FieldErrors| {
         if let Some(value) = int(spec, key).filter(|v| *v > bound) {
             out.push(Error::invalid(path.child(key), value, &why));
         }
@@ -195,7 +195,7 @@ fn indexed(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates `podReplacementPolicy`.
-fn replacement(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn replacement(spec: &Value, path: &Path, out: &mut FieldErrors) {
     if !has(spec, "podReplacementPolicy") {
         return;
     }
@@ -210,7 +210,7 @@ fn replacement(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates an update of a job: immutable fields and their exceptions.
-pub(super) fn job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn job_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     selecting(spec, &path, out);
     let elastic = text(spec, "completionMode") == "Indexed"
@@ -236,7 +236,7 @@ pub(super) fn job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// A new cron job.
-pub(super) fn cron_job(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn cron_job(object: &Value, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     let schedule_path = Path::of(&["spec", "schedule"]);
     let refuse = text(spec, "schedule")
@@ -251,7 +251,7 @@ pub(super) fn cron_job(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A changed cron job; a zone in its schedule may stay, unless another is named beside it.
-pub(super) fn cron_job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn cron_job_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     let zoned = |s: &Value| text(s, "schedule").contains("TZ");
     let refuse = match (zoned(spec), zoned(before), has(spec, "timeZone")) {
@@ -263,7 +263,7 @@ pub(super) fn cron_job_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
     cron_spec(spec, refuse, &Path::of(&["spec", "schedule"]), changed, out);
 }
 
-fn cron_spec(spec: &Value, refuse: Option<&str>, schedule_path: &Path, zone: bool, out: &mut Vec<Error>) {
+fn cron_spec(spec: &Value, refuse: Option<&str>, schedule_path: &Path, zone: bool, out: &mut FieldErrors) {
     let path = Path::new("spec");
     let schedule = text(spec, "schedule");
     if schedule.is_empty() {
@@ -293,7 +293,7 @@ fn cron_spec(spec: &Value, refuse: Option<&str>, schedule_path: &Path, zone: boo
     counts(spec, &["successfulJobsHistoryLimit", "failedJobsHistoryLimit"], &path, out);
 }
 
-fn time_zone(zone: &str, path: &Path, out: &mut Vec<Error>) {
+fn time_zone(zone: &str, path: &Path, out: &mut FieldErrors) {
     let part = |p: &str| {
         let fine = |b: u8| b.is_ascii_alphabetic() || b.is_ascii_digit() || b"._+-".contains(&b);
         (1..=14).contains(&p.len()) && !matches!(p, "." | "..") && !p.starts_with('-') && p.bytes().all(fine)

@@ -8,6 +8,7 @@ use shared::status::field::{Error, Path};
 
 use super::indexes;
 use crate::rules::names::{complain, not_negative, qualified_name};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{at, get, has, int, list, text};
 
 const MAX_RULES: usize = 20;
@@ -18,7 +19,7 @@ const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 
 /// `podFailurePolicy`.
-pub(super) fn failure(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn failure(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let path = path.child("podFailurePolicy").child("rules");
     let rules = list(get(spec, "podFailurePolicy"), "rules");
     if rules.len() > MAX_RULES {
@@ -32,7 +33,7 @@ pub(super) fn failure(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn failure_rule(spec: &Value, rule: &Value, containers: &[&str], path: &Path, out: &mut Vec<Error>) {
+fn failure_rule(spec: &Value, rule: &Value, containers: &[&str], path: &Path, out: &mut FieldErrors) {
     let (action, action_path) = (text(rule, "action"), path.child("action"));
     if action.is_empty() {
         out.push(Error::required(action_path, r#"valid values: ["Count" "FailIndex" "FailJob" "Ignore"]"#));
@@ -60,7 +61,7 @@ fn failure_rule(spec: &Value, rule: &Value, containers: &[&str], path: &Path, ou
     }
 }
 
-fn exit_codes(codes: &Value, containers: &[&str], path: &Path, out: &mut Vec<Error>) {
+fn exit_codes(codes: &Value, containers: &[&str], path: &Path, out: &mut FieldErrors) {
     let operator = text(codes, "operator");
     match operator {
         "" => out.push(Error::required(path.child("operator"), r#"valid values: ["In" "NotIn"]"#)),
@@ -94,7 +95,7 @@ fn exit_codes(codes: &Value, containers: &[&str], path: &Path, out: &mut Vec<Err
     }
 }
 
-fn pod_conditions(conditions: &[Value], path: &Path, out: &mut Vec<Error>) {
+fn pod_conditions(conditions: &[Value], path: &Path, out: &mut FieldErrors) {
     if conditions.len() > MAX_RULES {
         out.push(Error::too_many(path, conditions.len(), MAX_RULES));
     }
@@ -110,7 +111,7 @@ fn pod_conditions(conditions: &[Value], path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `successPolicy`.
-pub(super) fn success(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn success(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let (policy, path) = (get(spec, "successPolicy"), path.child("successPolicy"));
     if policy.is_null() {
         return;
@@ -132,7 +133,7 @@ pub(super) fn success(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn success_rule(rule: &Value, completions: i64, path: &Path, out: &mut Vec<Error>) {
+fn success_rule(rule: &Value, completions: i64, path: &Path, out: &mut FieldErrors) {
     let (count, wanted) = (int(rule, "succeededCount"), text(rule, "succeededIndexes"));
     if count.is_none() && !has(rule, "succeededIndexes") {
         out.push(Error::required(path, "at least one of succeededCount or succeededIndexes must be specified"));

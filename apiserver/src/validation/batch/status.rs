@@ -5,11 +5,12 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::indexes;
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{flag, get, has, int, list, same, text};
 use crate::validation::workloads::counts;
 
 /// A changed status. Most rules about a part hold once that part changes.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     counts(status, &["active", "succeeded", "failed", "ready", "terminating"], &path, out);
     uncounted(status, &path.child("uncountedTerminatedPods"), out);
@@ -30,7 +31,7 @@ fn elastic(job: &Value) -> bool {
     text(spec, "completionMode") == "Indexed" && same(get(spec, "completions"), get(spec, "parallelism"))
 }
 
-fn uncounted(status: &Value, path: &Path, out: &mut Vec<Error>) {
+fn uncounted(status: &Value, path: &Path, out: &mut FieldErrors) {
     let mut seen = Vec::new();
     for key in ["succeeded", "failed"] {
         for (i, id) in list(get(status, "uncountedTerminatedPods"), key).iter().enumerate() {
@@ -80,14 +81,14 @@ impl StatusUpdate<'_> {
     }
 
     /// Conditions that a job cannot have at once.
-    fn apart(&self, one: &str, other: &str, out: &mut Vec<Error>) {
+    fn apart(&self, one: &str, other: &str, out: &mut FieldErrors) {
         if is(self.status, one) && is(self.status, other) {
             let why = format!("cannot set {one}=True and {other}=true conditions");
             out.push(Error::unfit(self.path.child("conditions"), &why));
         }
     }
 
-    fn ending(&self, out: &mut Vec<Error>) {
+    fn ending(&self, out: &mut FieldErrors) {
         if self.turned("Complete") || self.turned("Failed") {
             self.apart("Complete", "Failed", out);
         }
@@ -96,7 +97,7 @@ impl StatusUpdate<'_> {
         }
     }
 
-    fn completion(&self, out: &mut Vec<Error>) {
+    fn completion(&self, out: &mut FieldErrors) {
         let (path, completion) = (self.path.child("completionTime"), get(self.status, "completionTime"));
         if self.moved("completionTime") || self.turned("Complete") {
             if !completion.is_null() && !is(self.status, "Complete") {
@@ -117,7 +118,7 @@ impl StatusUpdate<'_> {
     }
 
     /// Validates transitions to a terminal condition.
-    fn ways(&self, out: &mut Vec<Error>) {
+    fn ways(&self, out: &mut FieldErrors) {
         let path = self.path.child("conditions");
         // Upstream looks at the indexes, too.
         if (self.turned("Failed") || self.failed_indexes_moved())
@@ -137,7 +138,7 @@ impl StatusUpdate<'_> {
     }
 
     /// A job that is over has begun, and nothing of it waits to be counted.
-    fn nothing_left(&self, out: &mut Vec<Error>) {
+    fn nothing_left(&self, out: &mut FieldErrors) {
         if !over(self.status) {
             return;
         }
@@ -164,13 +165,13 @@ impl StatusUpdate<'_> {
     }
 
     /// The indexes that are through.
-    fn listed(&self, out: &mut Vec<Error>) {
+    fn listed(&self, out: &mut FieldErrors) {
         let (spec, status) = (self.spec(), self.status);
         let completions = int(spec, "completions");
         let per_index = has(spec, "backoffLimitPerIndex");
         let (completed, failed) = (text(status, "completedIndexes"), text(status, "failedIndexes"));
         let (new_completed, new_failed) = (self.moved("completedIndexes"), self.failed_indexes_moved());
-        let check = |key: &str, value: &str, out: &mut Vec<Error>| {
+        let check = |key: &str, value: &str, out: &mut FieldErrors| {
             if let Some(Err(e)) = completions.map(|n| indexes::parse(value, n)) {
                 out.push(Error::invalid(self.path.child(key), value, &format!("error parsing {key}: {e}")));
             }
@@ -203,7 +204,7 @@ impl StatusUpdate<'_> {
         get(self.status, "failedIndexes") != get(self.before, "failedIndexes")
     }
 
-    fn running(&self, out: &mut Vec<Error>) {
+    fn running(&self, out: &mut FieldErrors) {
         let terminating = int(self.status, "terminating").unwrap_or_default();
         let moved = |key: &str| get(self.status, key) != get(self.before, key);
         if (self.ended() || moved("terminating")) && terminating > 0 && over(self.status) {
@@ -219,7 +220,7 @@ impl StatusUpdate<'_> {
     }
 
     /// Validates conditions that may not hold together.
-    fn criteria(&self, out: &mut Vec<Error>) {
+    fn criteria(&self, out: &mut FieldErrors) {
         self.apart("SuccessCriteriaMet", "Failed", out);
         self.apart("SuccessCriteriaMet", "FailureTarget", out);
         if has(self.spec(), "successPolicy") && is(self.status, "Complete") && !is(self.status, "SuccessCriteriaMet") {
@@ -229,7 +230,7 @@ impl StatusUpdate<'_> {
     }
 
     /// Validates that terminal conditions are not taken back.
-    fn kept(&self, out: &mut Vec<Error>) {
+    fn kept(&self, out: &mut FieldErrors) {
         let (status, before, path) = (self.status, self.before, self.path.child("conditions"));
         for kind in ["Failed", "Complete", "FailureTarget"] {
             if is(before, kind) && !is(status, kind) {

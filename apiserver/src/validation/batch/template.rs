@@ -6,14 +6,14 @@ use serde_json::Map;
 use shared::status::field::{Error, Path};
 
 use crate::rules::meta::immutable;
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{at, flag, get, int, list, same, text};
 
 /// The template of a changed job.
-pub(super) fn stays(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn stays(new: &Value, old: &Value, path: &Path, out: &mut FieldErrors) {
     let (template, mut was) = (get(get(new, "spec"), "template"), get(get(old, "spec"), "template").clone());
     let suspended = flag(get(old, "spec"), "suspend");
-    let placeable = if options::allows(ValidationOption::MutableSchedulingDirectivesForSuspendedJobs) {
+    let placeable = if out.allows(ValidationOption::MutableSchedulingDirectivesForSuspendedJobs) {
         is_idle(old)
     } else {
         at(old, &["status", "startTime"]).is_null()
@@ -21,7 +21,7 @@ pub(super) fn stays(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>)
     if suspended && placeable {
         placed_as(&mut was, template);
     }
-    if suspended && options::allows(ValidationOption::MutableResourcesForSuspendedJobs) && is_idle(old) {
+    if suspended && out.allows(ValidationOption::MutableResourcesForSuspendedJobs) && is_idle(old) {
         let pod = get(template, "spec");
         needing_as(&mut was, pod);
         immutable(pod, get(&was, "spec"), &path.child("template").child("spec"), out);

@@ -6,13 +6,14 @@ use proto::Value;
 use proto::quantity::Quantity;
 use shared::status::field::{Error, Path};
 
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{get, has, list, quantity};
 
 /// Most amounts to choose from.
 const MAX_VALUES: usize = 10;
 
 /// The request policy of a capacity.
-pub(super) fn policy(capacity: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn policy(capacity: &Value, path: &Path, out: &mut FieldErrors) {
     let (policy, most) = (get(capacity, "requestPolicy"), quantity(get(capacity, "value")));
     let (values, range) = (!list(policy, "validValues").is_empty(), has(policy, "validRange"));
     let kind = match (values, range) {
@@ -42,7 +43,7 @@ fn wrong(path: &Path, value: &Quantity, why: &str) -> Error {
 }
 
 /// Amounts to choose from, which go up; the usual one is one of them.
-fn choice(values: &[Value], usual: &Quantity, most: &Quantity, path: &Path, out: &mut Vec<Error>) {
+fn choice(values: &[Value], usual: &Quantity, most: &Quantity, path: &Path, out: &mut FieldErrors) {
     let amounts: Vec<Quantity> = values.iter().map(quantity).collect();
     for (i, pair) in amounts.windows(2).enumerate().filter(|(_, pair)| pair[0] > pair[1]) {
         out.push(wrong(&path.index(i + 1), &pair[1], "values must be sorted in ascending order"));
@@ -69,7 +70,7 @@ fn choice(values: &[Value], usual: &Quantity, most: &Quantity, path: &Path, out:
 }
 
 /// Amounts between two, perhaps in steps.
-fn between(range: &Value, usual: &Quantity, most: &Quantity, path: &Path, out: &mut Vec<Error>) {
+fn between(range: &Value, usual: &Quantity, most: &Quantity, path: &Path, out: &mut FieldErrors) {
     let (low_path, high_path) = (path.child("min"), path.child("max"));
     if !has(range, "min") {
         out.push(Error::required(low_path, "required when validRange is defined"));
@@ -102,7 +103,7 @@ fn between(range: &Value, usual: &Quantity, most: &Quantity, path: &Path, out: &
 }
 
 /// A step fits, and some amounts are whole steps above the lowest.
-fn steps(step: &Quantity, low: &Quantity, ends: &[&Quantity], most: &Quantity, path: &Path, out: &mut Vec<Error>) {
+fn steps(step: &Quantity, low: &Quantity, ends: &[&Quantity], most: &Quantity, path: &Path, out: &mut FieldErrors) {
     let mut first = low.clone();
     first.add(step);
     if first > *most {

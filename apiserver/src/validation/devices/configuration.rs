@@ -3,6 +3,7 @@
 use proto::Value;
 use shared::status::field::{Error, Path};
 
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{get, has, text};
 use crate::validation::volume::driver_name;
 
@@ -10,7 +11,7 @@ use crate::validation::volume::driver_name;
 const MAX_BYTES: usize = 10 * 1024;
 
 /// `opaque` of a configuration; `new` is what was not stored yet.
-pub(super) fn opaque(configuration: &Value, new: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn opaque(configuration: &Value, new: bool, path: &Path, out: &mut FieldErrors) {
     let path = path.child("opaque");
     if !has(configuration, "opaque") {
         out.push(Error::required(path, ""));
@@ -22,7 +23,7 @@ pub(super) fn opaque(configuration: &Value, new: bool, path: &Path, out: &mut Ve
 }
 
 /// Free-form JSON that has to be an object of bounded size.
-pub(super) fn object(value: &Value, new: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn object(value: &Value, new: bool, path: &Path, out: &mut FieldErrors) {
     if value.is_null() {
         out.push(Error::required(path, ""));
     } else if new && value.to_string().len() > MAX_BYTES {

@@ -19,7 +19,7 @@ use super::fields::shaped;
 use super::meta::{self, immutable};
 use super::names::{complain, dns1123_label, dns1123_subdomain, label_key, label_value};
 use super::tree::{get, has, int, list, same, text, texts};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use configuration::opaque;
 use names::{Requests, fully_qualified};
 
@@ -36,8 +36,8 @@ fn each<'a>(
     key: &str,
     most: usize,
     path: &Path,
-    out: &mut Vec<Error>,
-    mut judge: impl FnMut(&'a Value, &Path, &mut Vec<Error>),
+    out: &mut FieldErrors,
+    mut judge: impl FnMut(&'a Value, &Path, &mut FieldErrors),
 ) -> &'a [Value] {
     let (items, path) = (list(holder, key), path.child(key));
     if items.len() > most {
@@ -51,7 +51,7 @@ fn each<'a>(
 }
 
 /// No entry may be there twice.
-fn unique<'a>(keys: impl Iterator<Item = &'a str>, path: &Path, out: &mut Vec<Error>) {
+fn unique<'a>(keys: impl Iterator<Item = &'a str>, path: &Path, out: &mut FieldErrors) {
     let mut seen = BTreeSet::new();
     for (i, key) in keys.enumerate() {
         if !seen.insert(key) {
@@ -61,23 +61,23 @@ fn unique<'a>(keys: impl Iterator<Item = &'a str>, path: &Path, out: &mut Vec<Er
 }
 
 /// A claim.
-pub(super) fn claim(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn claim(object: &Value, out: &mut FieldErrors) {
     devices(get(get(object, "spec"), "devices"), &Path::of(&["spec", "devices"]), out);
 }
 
 /// A template of claims.
-pub(super) fn template(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn template(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     meta::template(get(spec, "metadata"), &path.child("metadata"), out);
     devices(get(get(spec, "spec"), "devices"), &path.child("spec").child("devices"), out);
 }
 
 /// Validates that the spec of claims and templates is immutable.
-pub(super) fn spec_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn spec_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }
 
-fn devices(claim: &Value, path: &Path, out: &mut Vec<Error>) {
+fn devices(claim: &Value, path: &Path, out: &mut FieldErrors) {
     let names = Requests::of(claim);
     let requests = each(claim, "requests", MAX_ENTRIES, path, out, request);
     unique(requests.iter().map(|r| text(r, "name")), &path.child("requests"), out);
@@ -88,7 +88,7 @@ fn devices(claim: &Value, path: &Path, out: &mut Vec<Error>) {
     });
 }
 
-fn request(request: &Value, path: &Path, out: &mut Vec<Error>) {
+fn request(request: &Value, path: &Path, out: &mut FieldErrors) {
     complain(out, &path.child("name"), text(request, "name"), dns1123_label(text(request, "name")));
     match (has(request, "exactly"), !list(request, "firstAvailable").is_empty()) {
         (false, false) => {
@@ -111,7 +111,7 @@ fn request(request: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates a device request or one of its subrequests.
-fn wanted(wanted: &Value, path: &Path, out: &mut Vec<Error>) {
+fn wanted(wanted: &Value, path: &Path, out: &mut FieldErrors) {
     shaped(wanted, "deviceClassName", dns1123_subdomain, path, out);
     selectors(wanted, false, path, out);
     let count = int(wanted, "count").unwrap_or_default();
@@ -132,7 +132,7 @@ fn wanted(wanted: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `selectors`; those that are stored were compiled before.
-fn selectors(holder: &Value, stored: bool, path: &Path, out: &mut Vec<Error>) {
+fn selectors(holder: &Value, stored: bool, path: &Path, out: &mut FieldErrors) {
     each(holder, "selectors", MAX_ENTRIES, path, out, |selector, path, out| {
         let path = path.child("cel");
         if !has(selector, "cel") {
@@ -143,14 +143,14 @@ fn selectors(holder: &Value, stored: bool, path: &Path, out: &mut Vec<Error>) {
     });
 }
 
-fn expression(given: &str, path: &Path, out: &mut Vec<Error>) {
+fn expression(given: &str, path: &Path, out: &mut FieldErrors) {
     use crate::expressions::{Dialect, Names, ResultType};
     use shared::cel::device;
     if given.len() > MAX_EXPRESSION {
         out.push(Error::too_long(path, MAX_EXPRESSION));
         return;
     }
-    let dialect = Dialect::Device { shared: options::allows(ValidationOption::ConsumableCapacity) };
+    let dialect = Dialect::Device { shared: out.allows(ValidationOption::ConsumableCapacity) };
     match Names::of(dialect).compile(given, ResultType::PerhapsBool) {
         Err(why) => out.push(Error::invalid(path, given, &why)),
         Ok(program) if program.estimate(&device::size).max > device::MAX_COST => {
@@ -160,7 +160,7 @@ fn expression(given: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn constraint(constraint: &Value, names: &Requests<'_>, path: &Path, out: &mut Vec<Error>) {
+fn constraint(constraint: &Value, names: &Requests<'_>, path: &Path, out: &mut FieldErrors) {
     names.references(constraint, path, out);
     let key = if has(constraint, "distinctAttribute") && !has(constraint, "matchAttribute") {
         "distinctAttribute"
@@ -169,7 +169,7 @@ fn constraint(constraint: &Value, names: &Requests<'_>, path: &Path, out: &mut V
     };
     if has(constraint, key) {
         fully_qualified(text(constraint, key), &path.child(key), out);
-    } else if options::allows(ValidationOption::ConsumableCapacity) {
+    } else if out.allows(ValidationOption::ConsumableCapacity) {
         let why = r#"exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set"#;
         out.push(Error::required(path, why));
     } else {
@@ -178,7 +178,7 @@ fn constraint(constraint: &Value, names: &Requests<'_>, path: &Path, out: &mut V
 }
 
 /// A toleration of a device's taints.
-fn toleration(toleration: &Value, path: &Path, out: &mut Vec<Error>) {
+fn toleration(toleration: &Value, path: &Path, out: &mut FieldErrors) {
     let (key, value) = (text(toleration, "key"), text(toleration, "value"));
     if !key.is_empty() {
         complain(out, &path.child("key"), key, label_key(key));
@@ -199,16 +199,16 @@ fn toleration(toleration: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A class of devices.
-pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn class(object: &Value, out: &mut FieldErrors) {
     class_spec(get(object, "spec"), &Value::Null, out);
 }
 
 /// A changed class: what did not change was compiled and measured before.
-pub(super) fn class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     class_spec(get(new, "spec"), get(old, "spec"), out);
 }
 
-fn class_spec(spec: &Value, before: &Value, out: &mut Vec<Error>) {
+fn class_spec(spec: &Value, before: &Value, out: &mut FieldErrors) {
     let path = Path::new("spec");
     let stored = |key| !before.is_null() && same(get(spec, key), get(before, key));
     selectors(spec, stored("selectors"), &path, out);
@@ -221,7 +221,7 @@ fn class_spec(spec: &Value, before: &Value, out: &mut Vec<Error>) {
 }
 
 /// Conditions under which a device is bound, or given up.
-fn binding_conditions(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+fn binding_conditions(holder: &Value, path: &Path, out: &mut FieldErrors) {
     const MOST: usize = 4;
     for key in ["bindingConditions", "bindingFailureConditions"] {
         each(holder, key, MOST, path, out, |name, path, out| {

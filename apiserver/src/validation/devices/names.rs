@@ -7,6 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::{MAX_ENTRIES, each, unique};
 use crate::rules::names::{complain, dns1123_label, dns1123_subdomain, pattern};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{list, text};
 use crate::validation::volume::driver_name;
 
@@ -15,7 +16,7 @@ const MAX_POOL: usize = 253;
 const MAX_NAME: usize = 32;
 
 /// `a.example.com/b.example.com`.
-pub(super) fn pool_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn pool_name(name: &str, path: &Path, out: &mut FieldErrors) {
     if name.is_empty() {
         out.push(Error::required(path, ""));
         return;
@@ -29,7 +30,7 @@ pub(super) fn pool_name(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `name` or `example.com/name`.
-pub(super) fn qualified(name: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn qualified(name: &str, path: &Path, out: &mut FieldErrors) {
     match name.split('/').collect::<Vec<_>>().as_slice() {
         [one] => identifier(one, path, out),
         [domain, one] => {
@@ -49,7 +50,7 @@ pub(super) fn qualified(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `example.com/name`.
-pub(super) fn fully_qualified(name: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn fully_qualified(name: &str, path: &Path, out: &mut FieldErrors) {
     qualified(name, path, out);
     if !name.contains('/') {
         let why = "a fully qualified name must be a domain and a name separated by a slash";
@@ -57,7 +58,7 @@ pub(super) fn fully_qualified(name: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn identifier(name: &str, path: &Path, out: &mut Vec<Error>) {
+fn identifier(name: &str, path: &Path, out: &mut FieldErrors) {
     if name.len() > MAX_NAME {
         out.push(Error::too_long(path, MAX_NAME));
     }
@@ -70,7 +71,7 @@ fn identifier(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A UUID in its usual form.
-pub(super) fn share_id(id: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn share_id(id: &str, path: &Path, out: &mut FieldErrors) {
     let why = match uuid::Uuid::try_parse(id) {
         Err(_) if !matches!(id.len(), 32 | 36 | 38 | 45) => {
             format!("error validating uid: invalid UUID length: {}", id.len())
@@ -101,7 +102,7 @@ impl<'a> Requests<'a> {
     }
 
     /// A reference to a request or to one of its alternatives.
-    pub(super) fn reference(&self, name: &str, path: &Path, out: &mut Vec<Error>) {
+    pub(super) fn reference(&self, name: &str, path: &Path, out: &mut FieldErrors) {
         let parts: Vec<&str> = name.split('/').collect();
         if parts.len() <= 2 {
             for part in parts {
@@ -117,8 +118,8 @@ impl<'a> Requests<'a> {
     }
 
     /// `requests` of a constraint or configuration.
-    pub(super) fn references(&self, holder: &Value, path: &Path, out: &mut Vec<Error>) {
-        let judge = |name: &Value, path: &Path, out: &mut Vec<Error>| {
+    pub(super) fn references(&self, holder: &Value, path: &Path, out: &mut FieldErrors) {
+        let judge = |name: &Value, path: &Path, out: &mut FieldErrors| {
             self.reference(name.as_str().unwrap_or_default(), path, out);
         };
         let names = each(holder, "requests", MAX_ENTRIES, path, out, judge);

@@ -8,6 +8,7 @@ use super::taint_rule::taint;
 use super::{binding_conditions, capacity, each, unique};
 use crate::rules::meta::immutable;
 use crate::rules::names::{complain, dns1123_label, dns1123_subdomain, is_semver};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{entries, flag, get, has, has_entries, int, list, same, text};
 use crate::validation::fields::shaped;
 use crate::validation::selectors::node_selector;
@@ -27,16 +28,16 @@ const MAX_COUNTER_SETS: usize = 8;
 const MAX_CONSUMPTIONS: usize = 2;
 
 /// A new slice.
-pub(in crate::validation) fn slice(object: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn slice(object: &Value, out: &mut FieldErrors) {
     spec(get(object, "spec"), &Value::Null, out);
 }
 
 /// A changed slice.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     spec(get(new, "spec"), get(old, "spec"), out);
 }
 
-fn spec(spec: &Value, before: &Value, out: &mut Vec<Error>) {
+fn spec(spec: &Value, before: &Value, out: &mut FieldErrors) {
     let path = Path::new("spec");
     driver_name(text(spec, "driver"), &path.child("driver"), out);
     let (pool, pool_path) = (get(spec, "pool"), path.child("pool"));
@@ -72,7 +73,7 @@ fn listed(fields: &[&str]) -> String {
 }
 
 /// One of the ways to say which nodes can use the devices.
-fn where_it_is(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn where_it_is(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let mut set = Vec::new();
     if has(spec, "nodeName") {
         match text(spec, "nodeName") {
@@ -111,7 +112,7 @@ fn where_it_is(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn devices(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+fn devices(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) {
     let elaborate = |d: &Value| !list(d, "taints").is_empty() || !list(d, "consumesCounters").is_empty();
     let most = if list(spec, "devices").iter().any(elaborate) { MAX_ELABORATE_DEVICES } else { MAX_DEVICES };
     let own_nodes = flag(spec, "perDeviceNodeSelection");
@@ -124,7 +125,7 @@ fn devices(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
     unique(all.iter().map(|d| text(d, "name")), &path.child("devices"), out);
 }
 
-fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out: &mut Vec<Error>) {
+fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out: &mut FieldErrors) {
     let count = entries(device, "attributes").count() + entries(device, "capacity").count();
     if count > MAX_ATTRIBUTES {
         let why = format!("the total number of attributes and capacities must not exceed {MAX_ATTRIBUTES}");
@@ -158,7 +159,7 @@ fn device(device: &Value, old: Option<&Value>, own_nodes: bool, path: &Path, out
 }
 
 /// Validates the node selection of one device, allowed when the slice has `perDeviceNodeSelection`.
-fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
+fn nodes(device: &Value, own: bool, path: &Path, out: &mut FieldErrors) {
     const KEYS: [&str; 3] = ["nodeName", "nodeSelector", "allNodes"];
     if !own {
         if KEYS.into_iter().any(|key| has(device, key)) {
@@ -193,7 +194,7 @@ fn nodes(device: &Value, own: bool, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn attribute(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn attribute(value: &Value, path: &Path, out: &mut FieldErrors) {
     let set = ["bool", "int", "string", "version"].into_iter().filter(|k| has(value, k)).count();
     for key in ["string", "version"] {
         if key == "version" && has(value, key) && !is_semver(text(value, key)) {
@@ -223,7 +224,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// A named set of counters.
-fn counters(set: &Value, name_key: &str, path: &Path, out: &mut Vec<Error>) {
+fn counters(set: &Value, name_key: &str, path: &Path, out: &mut FieldErrors) {
     shaped(set, name_key, dns1123_label, path, out);
     let path = path.child("counters");
     let count = entries(set, "counters").count();

@@ -11,6 +11,7 @@ use super::names::{Requests, pool_name, share_id};
 use super::{MAX_ENTRIES, binding_conditions, each, unique};
 use crate::rules::meta::immutable;
 use crate::rules::names::{complain, dns1123_label};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{at, get, has, list, text, texts};
 use crate::validation::conditions::conditions;
 use crate::validation::fields::choice;
@@ -24,7 +25,7 @@ const MAX_INTERFACE: usize = 256;
 const MAX_HARDWARE: usize = 128;
 
 /// A write of a claim's status.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, before, path) = (get(new, "status"), get(old, "status"), Path::new("status"));
     let requests = Requests::of(at(new, &["spec", "devices"]));
     consumers(status, &path, out);
@@ -50,7 +51,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     }
 }
 
-fn consumers(status: &Value, path: &Path, out: &mut Vec<Error>) {
+fn consumers(status: &Value, path: &Path, out: &mut FieldErrors) {
     let all = each(status, "reservedFor", MAX_CONSUMERS, path, out, |consumer, path, out| {
         for key in ["resource", "name", "uid"] {
             if text(consumer, key).is_empty() {
@@ -61,7 +62,7 @@ fn consumers(status: &Value, path: &Path, out: &mut Vec<Error>) {
     unique(all.iter().map(|c| text(c, "uid")), &path.child("reservedFor"), out);
 }
 
-fn allocated(allocation: &Value, requests: &Requests<'_>, path: &Path, out: &mut Vec<Error>) {
+fn allocated(allocation: &Value, requests: &Requests<'_>, path: &Path, out: &mut FieldErrors) {
     let (devices, devices_path) = (get(allocation, "devices"), path.child("devices"));
     each(devices, "results", MAX_ENTRIES, &devices_path, out, |r, path, out| result(r, requests, path, out));
     // As many as the claim and its classes can have together.
@@ -75,7 +76,7 @@ fn allocated(allocation: &Value, requests: &Requests<'_>, path: &Path, out: &mut
     }
 }
 
-fn result(result: &Value, requests: &Requests<'_>, path: &Path, out: &mut Vec<Error>) {
+fn result(result: &Value, requests: &Requests<'_>, path: &Path, out: &mut FieldErrors) {
     requests.reference(text(result, "request"), &path.child("request"), out);
     identity(result, path, out);
     binding_conditions(result, path, out);
@@ -85,7 +86,7 @@ fn result(result: &Value, requests: &Requests<'_>, path: &Path, out: &mut Vec<Er
 }
 
 /// Validates the driver, pool and device that identify a device.
-fn identity(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+fn identity(holder: &Value, path: &Path, out: &mut FieldErrors) {
     driver_name(text(holder, "driver"), &path.child("driver"), out);
     pool_name(text(holder, "pool"), &path.child("pool"), out);
     complain(out, &path.child("device"), text(holder, "device"), dns1123_label(text(holder, "device")));
@@ -102,7 +103,7 @@ fn shown(holder: &Value) -> String {
 }
 
 /// Validates the device status that drivers report.
-fn devices(status: &Value, path: &Path, out: &mut Vec<Error>) {
+fn devices(status: &Value, path: &Path, out: &mut FieldErrors) {
     let results = list(at(status, &["allocation", "devices"]), "results");
     let allocated: BTreeSet<String> = results.iter().map(shown).collect();
     let path = path.child("devices");
@@ -130,7 +131,7 @@ fn devices(status: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn report(device: &Value, path: &Path, out: &mut Vec<Error>) {
+fn report(device: &Value, path: &Path, out: &mut FieldErrors) {
     let count = list(device, "conditions").len();
     if count > MAX_CONDITIONS {
         out.push(Error::too_many(path.child("conditions"), count, MAX_CONDITIONS));
@@ -154,7 +155,7 @@ fn report(device: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// An address with the length of its network's prefix.
-fn interface_address(value: &str, path: &Path, out: &mut Vec<Error>) {
+fn interface_address(value: &str, path: &Path, out: &mut FieldErrors) {
     match value.parse::<ipnet::IpNet>().map(|net| net.to_string()) {
         Err(_) => {
             let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";

@@ -6,6 +6,7 @@ use shared::status::field::{Error, Path};
 use super::EFFECTS;
 use super::names::pool_name;
 use crate::rules::names::{complain, dns1123_label, label_key, label_value};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{at, get, has, list, text};
 use crate::validation::conditions::conditions;
 use crate::validation::volume::driver_name;
@@ -14,16 +15,16 @@ use crate::validation::volume::driver_name;
 const MAX_CONDITIONS: usize = 8;
 
 /// A new rule.
-pub(in crate::validation) fn rule(object: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn rule(object: &Value, out: &mut FieldErrors) {
     spec(get(object, "spec"), "", out);
 }
 
 /// A changed rule: an effect that was accepted before stays acceptable.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     spec(get(new, "spec"), text(at(old, &["spec", "taint"]), "effect"), out);
 }
 
-fn spec(spec: &Value, effect_before: &str, out: &mut Vec<Error>) {
+fn spec(spec: &Value, effect_before: &str, out: &mut FieldErrors) {
     let (selector, path) = (get(spec, "deviceSelector"), Path::of(&["spec", "deviceSelector"]));
     if has(selector, "driver") {
         driver_name(text(selector, "driver"), &path.child("driver"), out);
@@ -39,7 +40,7 @@ fn spec(spec: &Value, effect_before: &str, out: &mut Vec<Error>) {
 }
 
 /// A taint, which may keep the effect it had.
-pub(super) fn taint(taint: &Value, effect_before: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn taint(taint: &Value, effect_before: &str, path: &Path, out: &mut FieldErrors) {
     let (key, value, effect) = (text(taint, "key"), text(taint, "value"), text(taint, "effect"));
     complain(out, &path.child("key"), key, label_key(key));
     complain(out, &path.child("value"), value, label_value(value));
@@ -51,7 +52,7 @@ pub(super) fn taint(taint: &Value, effect_before: &str, path: &Path, out: &mut V
 }
 
 /// Validates the status of a taint rule.
-pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     conditions(status, &path, out);
     let count = list(status, "conditions").len();

@@ -10,14 +10,14 @@ use shared::status::field::{Error, Path};
 use super::fields::{shaped, shaped_if_said};
 use super::meta::{annotation, immutable};
 use super::names::{
-    self, SUBDOMAIN_MAX, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, is_subdomain, path_segment,
+    NameRule, SUBDOMAIN_MAX, complain, dns1035_label, dns1123_label, dns1123_subdomain, ip, is_subdomain, path_segment,
     pattern, port_name, port_number, too_long,
 };
 use super::tree::{get, has, int, list, text, texts};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 
 /// A new or changed ingress.
-pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn ingress(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if list(spec, "rules").is_empty() && !has(spec, "defaultBackend") {
         let message = "either `defaultBackend` or `rules` must be specified";
@@ -34,7 +34,7 @@ pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
         for (j, host) in texts(tls, "hosts").iter().enumerate() {
             complain(out, &path.child("hosts").index(j), host, host_name(host));
         }
-        if !options::allows(ValidationOption::InvalidSecretName) {
+        if !out.allows(ValidationOption::InvalidSecretName) {
             secret_name(tls, &path, out);
         }
     }
@@ -44,27 +44,27 @@ pub(super) fn ingress(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn secret_name(tls: &Value, path: &Path, out: &mut Vec<Error>) {
+fn secret_name(tls: &Value, path: &Path, out: &mut FieldErrors) {
     shaped_if_said(tls, "secretName", dns1123_subdomain, path, out);
 }
 
 /// Reports whether an ingress names an invalid secret.
 pub(super) fn has_invalid_secret_names(spec: &Value) -> bool {
-    let mut wrong = Vec::new();
+    let mut wrong = FieldErrors::default();
     list(spec, "tls").iter().for_each(|tls| secret_name(tls, &Path::default(), &mut wrong));
     !wrong.is_empty()
 }
 
 /// Reports whether rules for wildcard hosts are invalid, which earlier releases did not check.
 pub(super) fn has_invalid_wildcard_host_rules(spec: &Value) -> bool {
-    let mut wrong = Vec::new();
+    let mut wrong = FieldErrors::default();
     let rules = list(spec, "rules").iter().filter(|rule| text(rule, "host").contains('*'));
     rules.for_each(|rule| paths(rule, &Path::default(), &mut wrong));
     !wrong.is_empty()
 }
 
 /// A new ingress.
-pub(super) fn new_ingress(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn new_ingress(object: &Value, out: &mut FieldErrors) {
     const KEY: &str = "kubernetes.io/ingress.class";
     ingress(object, out);
     let (spec, annotated) = (get(object, "spec"), annotation(object, KEY));
@@ -75,7 +75,7 @@ pub(super) fn new_ingress(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A changed ingress.
-pub(super) fn ingress_update(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn ingress_update(new: &Value, _: &Value, out: &mut FieldErrors) {
     ingress(new, out);
 }
 
@@ -88,7 +88,7 @@ pub(super) fn has_relaxed_names(spec: &Value) -> bool {
 }
 
 /// `status` of an ingress.
-pub(super) fn ingress_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(super) fn ingress_status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["status", "loadBalancer", "ingress"]);
     for (i, entry) in list(get(get(new, "status"), "loadBalancer"), "ingress").iter().enumerate() {
         let (path, address) = (path.index(i), text(entry, "ip"));
@@ -100,7 +100,7 @@ pub(super) fn ingress_status(new: &Value, _: &Value, out: &mut Vec<Error>) {
 }
 
 /// A host name that is not an address; none is fine.
-pub(super) fn host_not_address(host: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn host_not_address(host: &str, path: &Path, out: &mut FieldErrors) {
     if host.is_empty() {
         return;
     }
@@ -130,7 +130,7 @@ fn host_name(host: &str) -> Vec<String> {
     out
 }
 
-fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+fn ingress_rule(rule: &Value, path: &Path, out: &mut FieldErrors) {
     let host = text(rule, "host");
     if !host.is_empty() {
         if address::ip(host).is_some() {
@@ -138,12 +138,12 @@ fn ingress_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
         }
         complain(out, &path.child("host"), host, host_name(host));
     }
-    if !(host.contains('*') && options::allows(ValidationOption::InvalidWildcardHostRule)) {
+    if !(host.contains('*') && out.allows(ValidationOption::InvalidWildcardHostRule)) {
         paths(rule, path, out);
     }
 }
 
-fn paths(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+fn paths(rule: &Value, path: &Path, out: &mut FieldErrors) {
     if !has(rule, "http") {
         return;
     }
@@ -163,7 +163,7 @@ fn paths(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn ingress_path(one: &Value, path: &Path, out: &mut Vec<Error>) {
+fn ingress_path(one: &Value, path: &Path, out: &mut FieldErrors) {
     let (kind, target) = (text(one, "pathType"), text(one, "path"));
     let at = path.child("path");
     match kind {
@@ -190,7 +190,7 @@ fn ingress_path(one: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn backend(backend: &Value, path: &Path, out: &mut Vec<Error>) {
+fn backend(backend: &Value, path: &Path, out: &mut FieldErrors) {
     let (resource, service) = (has(backend, "resource"), has(backend, "service"));
     match (resource, service) {
         (true, true) => out.push(Error::invalid(path, "", "cannot set both resource and service backends")),
@@ -198,8 +198,8 @@ fn backend(backend: &Value, path: &Path, out: &mut Vec<Error>) {
             typed_reference(get(backend, "resource"), &path.child("resource"), out);
         }
         (false, true) => {
-            let service = get(backend, "service");
-            shaped(service, "name", names::service, &path.child("service"), out);
+            let (service, rule) = (get(backend, "service"), NameRule::Service.relaxed(out.options()));
+            shaped(service, "name", |name| rule.check(name, false), &path.child("service"), out);
             let port = get(service, "port");
             let number = int(port, "number").unwrap_or_default();
             match (text(port, "name"), number) {
@@ -217,7 +217,7 @@ fn backend(backend: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// An ingress class.
-pub(super) fn ingress_class(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn ingress_class(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let controller = text(spec, "controller");
     if controller.len() > 250 {
@@ -233,7 +233,7 @@ pub(super) fn ingress_class(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A group, kind and name.
-fn typed_reference(reference: &Value, path: &Path, out: &mut Vec<Error>) {
+fn typed_reference(reference: &Value, path: &Path, out: &mut FieldErrors) {
     let group = text(reference, "apiGroup");
     if has(reference, "apiGroup") {
         complain(out, &path.child("apiGroup"), group, dns1123_subdomain(group));
@@ -247,7 +247,7 @@ fn typed_reference(reference: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates the scope and namespace of an ingress class's parameters.
-fn scope(parameters: &Value, path: &Path, out: &mut Vec<Error>) {
+fn scope(parameters: &Value, path: &Path, out: &mut FieldErrors) {
     if !has(parameters, "scope") {
         out.push(Error::required(path.child("scope"), ""));
         return;
@@ -273,7 +273,7 @@ fn scope(parameters: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `example.com/path`.
-pub(crate) fn domain_path(value: &str, path: &Path, out: &mut Vec<Error>) {
+pub(crate) fn domain_path(value: &str, path: &Path, out: &mut FieldErrors) {
     match value.split_once('/') {
         None if value.is_empty() => out.push(Error::required(path, "")),
         Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
@@ -292,7 +292,7 @@ pub(crate) fn domain_path(value: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// An ingress class keeps its controller.
-pub(super) fn ingress_class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn ingress_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let controller = |o| get(get(o, "spec"), "controller");
     immutable(controller(new), controller(old), &Path::of(&["spec", "controller"]), out);
 }

@@ -4,12 +4,13 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::rules::names::{cidr, port_number};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{get, has, int, list, text, texts};
 use crate::validation::pod::handlers::port_or_name;
 use crate::validation::selectors::own_selector;
 
 /// A network policy.
-pub(in crate::validation) fn policy(object: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn policy(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     own_selector(get(spec, "podSelector"), &path.child("podSelector"), out);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
@@ -36,7 +37,7 @@ pub(in crate::validation) fn policy(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn policy_port(port: &Value, path: &Path, out: &mut Vec<Error>) {
+fn policy_port(port: &Value, path: &Path, out: &mut FieldErrors) {
     let protocol = text(port, "protocol");
     if has(port, "protocol") && !matches!(protocol, "TCP" | "UDP" | "SCTP") {
         out.push(Error::not_supported(path.child("protocol"), protocol, &["TCP", "UDP", "SCTP"]));
@@ -66,7 +67,7 @@ fn policy_port(port: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn policy_peer(peer: &Value, path: &Path, out: &mut Vec<Error>) {
+fn policy_peer(peer: &Value, path: &Path, out: &mut FieldErrors) {
     let mut found = 0;
     for key in ["podSelector", "namespaceSelector"] {
         if has(peer, key) {

@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 use shared::types::MIRROR;
 
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{entries, get, has, list, same, text};
 use crate::validation::volume::descending_path;
 
@@ -18,14 +18,14 @@ pub(crate) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.
 const KINDS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// The annotations of a pod or template.
-pub(super) fn check(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn check(metadata: &Value, spec: &Value, path: &Path, out: &mut FieldErrors) {
     let annotations = get(metadata, "annotations");
     if has(annotations, MIRROR) && text(spec, "nodeName").is_empty() {
         let why = "must set spec.nodeName if mirror pod annotation is set";
         out.push(Error::invalid(path.key(MIRROR), text(annotations, MIRROR), why));
     }
     crate::validation::old_annotations::of_pod(metadata, path, out);
-    if !costs_a_number(metadata) && !options::allows(ValidationOption::InvalidPodDeletionCost) {
+    if !costs_a_number(metadata) && !out.allows(ValidationOption::InvalidPodDeletionCost) {
         let path = path.key(DELETION_COST);
         out.push(Error::invalid(path, text(annotations, DELETION_COST), "must be a 32bit integer"));
     }
@@ -47,7 +47,7 @@ pub(super) fn costs_a_number(metadata: &Value) -> bool {
 }
 
 /// The profile of a container that the key names.
-fn app_armor(key: &str, value: &str, spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn app_armor(key: &str, value: &str, spec: &Value, path: &Path, out: &mut FieldErrors) {
     let name = key.strip_prefix(APP_ARMOR).unwrap_or_default();
     if !KINDS.iter().any(|k| list(spec, k).iter().any(|c| text(c, "name") == name)) {
         out.push(Error::invalid(path, name, "container not found"));
@@ -58,7 +58,7 @@ fn app_armor(key: &str, value: &str, spec: &Value, path: &Path, out: &mut Vec<Er
     }
 }
 
-fn seccomp(value: &str, path: &Path, out: &mut Vec<Error>) {
+fn seccomp(value: &str, path: &Path, out: &mut FieldErrors) {
     match value.strip_prefix("localhost/") {
         _ if matches!(value, "runtime/default" | "docker/default" | "unconfined") => {}
         Some(profile) => descending_path(profile, path, out),
@@ -67,7 +67,7 @@ fn seccomp(value: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The copy of a node's own pod claims no devices.
-pub(super) fn no_claims(metadata: &Value, spec: &Value, out: &mut Vec<Error>) {
+pub(super) fn no_claims(metadata: &Value, spec: &Value, out: &mut FieldErrors) {
     if has(get(metadata, "annotations"), MIRROR) {
         for _ in list(spec, "resourceClaims") {
             out.push(Error::forbidden(Path::from("[]"), "static pods do not support resource claims"));
@@ -76,7 +76,7 @@ pub(super) fn no_claims(metadata: &Value, spec: &Value, out: &mut Vec<Error>) {
 }
 
 /// Validates that annotations and fields of a new pod or template agree.
-pub(super) fn fields_match(metadata: &Value, spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn fields_match(metadata: &Value, spec: &Value, path: &Path, out: &mut FieldErrors) {
     const APPARMOR_FIELD: &str = "appArmorProfile";
     const SECCOMP_FIELD: &str = "seccompProfile";
     let annotations = get(metadata, "annotations");
@@ -125,7 +125,7 @@ fn disagreement(profile: &Value, value: &str, older: bool) -> Option<&'static st
 }
 
 /// Some annotations stay; what is in the others has to be right, once more.
-pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn update(new: &Value, old: &Value, path: &Path, out: &mut FieldErrors) {
     let all = |o: &'_ Value| get(get(o, "metadata"), "annotations").clone();
     let (now, was) = (all(new), all(old));
     let kind = |key: &str| match key {

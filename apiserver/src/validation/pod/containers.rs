@@ -9,7 +9,7 @@ use shared::status::field::{Error, Path};
 use super::context::PodContext;
 use super::{environment, handlers, mounts, resources, security};
 use crate::rules::names::{complain, dns1123_label, port_name, port_number};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{get, has, int, list, text, texts};
 use crate::validation::fields::{choice, required, shaped};
 
@@ -30,7 +30,7 @@ const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
 /// The regular containers.
-pub(super) fn regular(spec: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn regular(spec: &Value, around: &PodContext<'_>, path: &Path, out: &mut FieldErrors) {
     let containers = list(spec, "containers");
     if containers.is_empty() {
         out.push(Error::required(path, ""));
@@ -53,7 +53,7 @@ pub(super) fn regular(spec: &Value, around: &PodContext<'_>, path: &Path, out: &
 }
 
 /// The init containers, with sidecars among them.
-pub(super) fn init(spec: &Value, around: &PodContext<'_>, all: &Path, out: &mut Vec<Error>) {
+pub(super) fn init(spec: &Value, around: &PodContext<'_>, all: &Path, out: &mut FieldErrors) {
     let mut names: BTreeSet<&str> = list(spec, "containers").iter().map(|c| text(c, "name")).collect();
     for (i, container) in list(spec, "initContainers").iter().enumerate() {
         let path = all.index(i);
@@ -85,7 +85,7 @@ pub(super) fn init(spec: &Value, around: &PodContext<'_>, all: &Path, out: &mut 
 }
 
 /// The ephemeral containers.
-pub(super) fn ephemeral(spec: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn ephemeral(spec: &Value, around: &PodContext<'_>, path: &Path, out: &mut FieldErrors) {
     let others: BTreeSet<&str> =
         list(spec, "containers").iter().chain(list(spec, "initContainers")).map(|c| text(c, "name")).collect();
     let mut names = others.clone();
@@ -122,7 +122,7 @@ pub(super) fn ephemeral(spec: &Value, around: &PodContext<'_>, path: &Path, out:
 }
 
 /// Templates may have spaces around an image, pods may not.
-pub(super) fn trimmed_image(container: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn trimmed_image(container: &Value, path: &Path, out: &mut FieldErrors) {
     let image = text(container, "image");
     if image.trim() != image {
         out.push(Error::invalid(path.child("image"), image, "must not have leading or trailing whitespace"));
@@ -130,13 +130,12 @@ pub(super) fn trimmed_image(container: &Value, path: &Path, out: &mut Vec<Error>
 }
 
 /// Validates the restart policy of an init container: a sidecar's is `Always`; rules need a policy.
-fn init_restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
+fn init_restart_policy(container: &Value, path: &Path, out: &mut FieldErrors) {
     let rules = !list(container, "restartPolicyRules").is_empty();
     if rules && !has(container, "restartPolicy") {
         return out.push(Error::required(path.child("restartPolicy"), NO_POLICY));
     }
-    let beside =
-        text(container, "restartPolicy") == "Always" && !options::allows(ValidationOption::RestartAllContainers);
+    let beside = text(container, "restartPolicy") == "Always" && !out.allows(ValidationOption::RestartAllContainers);
     if !beside {
         return restart_policy(container, path, out);
     }
@@ -146,7 +145,7 @@ fn init_restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
+fn restart_policy(container: &Value, path: &Path, out: &mut FieldErrors) {
     let policy = text(container, "restartPolicy");
     if has(container, "restartPolicy") && !matches!(policy, "Always" | "OnFailure" | "Never") {
         let supported = ["Always", "Never", "OnFailure"];
@@ -166,9 +165,9 @@ fn restart_policy(container: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
+fn restart_rule(rule: &Value, path: &Path, out: &mut FieldErrors) {
     let action = text(rule, "action");
-    let all = options::allows(ValidationOption::RestartAllContainers) && action == "RestartAllContainers";
+    let all = out.allows(ValidationOption::RestartAllContainers) && action == "RestartAllContainers";
     if action != "Restart" && !all {
         out.push(Error::not_supported(path.child("action"), action, &["Restart"]));
     }
@@ -186,7 +185,7 @@ fn restart_rule(rule: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn common(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
+fn common(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut FieldErrors) {
     shaped(container, "name", dns1123_label, path, out);
     required(container, &["image"], path, out);
     choice(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], path, out);
@@ -201,7 +200,7 @@ fn common(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec
     security::container(get(container, "securityContext"), around.host_users, &path.child("securityContext"), out);
 }
 
-fn resize_policies(container: &Value, pod: &str, all: &Path, out: &mut Vec<Error>) {
+fn resize_policies(container: &Value, pod: &str, all: &Path, out: &mut FieldErrors) {
     let mut seen = BTreeSet::new();
     for (i, policy) in list(container, "resizePolicy").iter().enumerate() {
         let name = text(policy, "resourceName");
@@ -226,7 +225,7 @@ fn resize_policies(container: &Value, pod: &str, all: &Path, out: &mut Vec<Error
     }
 }
 
-fn ports(container: &Value, path: &Path, out: &mut Vec<Error>) {
+fn ports(container: &Value, path: &Path, out: &mut FieldErrors) {
     let mut names = BTreeSet::new();
     for (i, port) in list(container, "ports").iter().enumerate() {
         let path = path.index(i);
@@ -250,11 +249,11 @@ fn ports(container: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn numbered(out: &mut Vec<Error>, path: &Path, number: i64) {
+fn numbered(out: &mut FieldErrors, path: &Path, number: i64) {
     out.extend(port_number(number).into_iter().map(|m| Error::invalid(path, number, &m)));
 }
 
-fn host_ports(containers: &[Value], path: &Path, out: &mut Vec<Error>) {
+fn host_ports(containers: &[Value], path: &Path, out: &mut FieldErrors) {
     let mut seen = BTreeSet::new();
     for (i, container) in containers.iter().enumerate() {
         for (j, port) in list(container, "ports").iter().enumerate() {

@@ -5,7 +5,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::rules::names::{NameRule, complain, config_key, dns1123_label, dns1123_subdomain, env_var, qualified_name};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{at, get, has, list, text};
 use crate::validation::fields::{shaped, shaped_if_said};
 use crate::validation::volume::no_backsteps;
@@ -31,7 +31,7 @@ const RESOURCES: &[&str] = &[
 ];
 
 /// `env`.
-pub(super) fn env(container: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn env(container: &Value, path: &Path, out: &mut FieldErrors) {
     for (i, variable) in list(container, "env").iter().enumerate() {
         let path = path.index(i);
         shaped(variable, "name", env_var, &path, out);
@@ -39,7 +39,7 @@ pub(super) fn env(container: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
+fn source(variable: &Value, path: &Path, out: &mut FieldErrors) {
     if !has(variable, "valueFrom") {
         return;
     }
@@ -61,7 +61,7 @@ fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
         file_ref(get(from, "fileKeyRef"), &path.child("fileKeyRef"), out);
     }
     if count == 0 {
-        let last = if options::allows(ValidationOption::NoEnvFiles) {
+        let last = if out.allows(ValidationOption::NoEnvFiles) {
             "`configMapKeyRef` or `secretKeyRef`"
         } else {
             "`configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
@@ -75,14 +75,14 @@ fn source(variable: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn key_ref(reference: &Value, path: &Path, out: &mut Vec<Error>) {
+fn key_ref(reference: &Value, path: &Path, out: &mut FieldErrors) {
     let name = text(reference, "name");
     complain(out, &path.child("name"), name, dns1123_subdomain(name));
     shaped(reference, "key", config_key, path, out);
 }
 
 /// A line of a file in a volume; of which volumes, [`files`] says.
-fn file_ref(file: &Value, path: &Path, out: &mut Vec<Error>) {
+fn file_ref(file: &Value, path: &Path, out: &mut FieldErrors) {
     shaped(file, "key", env_var, path, out);
     shaped(file, "volumeName", dns1123_label, path, out);
     match text(file, "path") {
@@ -92,7 +92,7 @@ fn file_ref(file: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Files that variables come from are in volumes that live as long as the pod.
-pub(super) fn files(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn files(spec: &Value, path: &Path, out: &mut FieldErrors) {
     for kind in ["initContainers", "containers", "ephemeralContainers"] {
         for (i, container) in list(spec, kind).iter().enumerate() {
             for (j, variable) in list(container, "env").iter().enumerate() {
@@ -116,7 +116,7 @@ pub(super) fn files(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A reference to a field of the pod.
-pub(in crate::validation) fn field_ref(reference: &Value, supported: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn field_ref(reference: &Value, supported: &[&str], path: &Path, out: &mut FieldErrors) {
     if text(reference, "apiVersion").is_empty() {
         out.push(Error::required(path.child("apiVersion"), ""));
         return;
@@ -158,7 +158,7 @@ fn renamed(field: &str) -> Option<&str> {
 }
 
 /// A reference to a container's resources.
-pub(in crate::validation) fn resource_ref(reference: &Value, in_volume: bool, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn resource_ref(reference: &Value, in_volume: bool, path: &Path, out: &mut FieldErrors) {
     let resource = text(reference, "resource");
     let huge = ["limits.hugepages-", "requests.hugepages-"].iter().any(|p| resource.starts_with(p));
     if in_volume && text(reference, "containerName").is_empty() {
@@ -172,7 +172,7 @@ pub(in crate::validation) fn resource_ref(reference: &Value, in_volume: bool, pa
 }
 
 /// The unit a resource is counted in.
-fn divisor(resource: &str, shown: &str, path: &Path, out: &mut Vec<Error>) {
+fn divisor(resource: &str, shown: &str, path: &Path, out: &mut FieldErrors) {
     const BYTES: &str = "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei";
     let what = resource.split_once('.').map_or("", |(_, w)| w);
     let (units, name) = match what {
@@ -190,7 +190,7 @@ fn divisor(resource: &str, shown: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `envFrom`.
-pub(super) fn env_from(container: &Value, all: &Path, out: &mut Vec<Error>) {
+pub(super) fn env_from(container: &Value, all: &Path, out: &mut FieldErrors) {
     for (i, source) in list(container, "envFrom").iter().enumerate() {
         let path = all.index(i);
         shaped_if_said(source, "prefix", env_var, &path, out);

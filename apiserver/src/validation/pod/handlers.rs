@@ -6,10 +6,11 @@ use shared::status::field::{Error, Path};
 use super::context::PodContext;
 use super::signals;
 use crate::rules::names::{complain, not_negative, pattern, port_name, port_number};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{get, has, int, list, text};
 
 /// `lifecycle`.
-pub(super) fn lifecycle(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn lifecycle(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut FieldErrors) {
     let (hooks, path) = (get(container, "lifecycle"), path.child("lifecycle"));
     for key in ["postStart", "preStop"] {
         if has(hooks, key) {
@@ -22,7 +23,7 @@ pub(super) fn lifecycle(container: &Value, around: &PodContext<'_>, path: &Path,
 }
 
 /// `livenessProbe` and `startupProbe`.
-pub(super) fn liveness(container: &Value, key: &str, grace: i64, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn liveness(container: &Value, key: &str, grace: i64, path: &Path, out: &mut FieldErrors) {
     if !has(container, key) {
         return;
     }
@@ -35,7 +36,7 @@ pub(super) fn liveness(container: &Value, key: &str, grace: i64, path: &Path, ou
 }
 
 /// `readinessProbe`.
-pub(super) fn readiness(container: &Value, grace: i64, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn readiness(container: &Value, grace: i64, path: &Path, out: &mut FieldErrors) {
     if !has(container, "readinessProbe") {
         return;
     }
@@ -47,7 +48,7 @@ pub(super) fn readiness(container: &Value, grace: i64, path: &Path, out: &mut Ve
     }
 }
 
-fn check(probe: &Value, grace: i64, path: &Path, out: &mut Vec<Error>) {
+fn check(probe: &Value, grace: i64, path: &Path, out: &mut FieldErrors) {
     handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], grace, path, out);
     for key in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
         not_negative(out, path.child(key), int(probe, key));
@@ -57,7 +58,7 @@ fn check(probe: &Value, grace: i64, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn handler(value: &Value, kinds: &[&str], grace: i64, path: &Path, out: &mut Vec<Error>) {
+fn handler(value: &Value, kinds: &[&str], grace: i64, path: &Path, out: &mut FieldErrors) {
     let mut first = true;
     for kind in kinds.iter().filter(|k| has(value, k)) {
         let path_of = path.child(kind);
@@ -89,7 +90,7 @@ fn handler(value: &Value, kinds: &[&str], grace: i64, path: &Path, out: &mut Vec
     }
 }
 
-fn http(action: &Value, path: &Path, out: &mut Vec<Error>) {
+fn http(action: &Value, path: &Path, out: &mut FieldErrors) {
     if text(action, "path").is_empty() {
         out.push(Error::required(path.child("path"), ""));
     }
@@ -109,12 +110,12 @@ fn http(action: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A port by number or name.
-fn port(action: &Value, path: &Path, out: &mut Vec<Error>) {
+fn port(action: &Value, path: &Path, out: &mut FieldErrors) {
     port_or_name(get(action, "port"), &path.child("port"), out);
 }
 
 /// A number or a name of a port.
-pub(in crate::validation) fn port_or_name(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn port_or_name(value: &Value, path: &Path, out: &mut FieldErrors) {
     match value {
         Value::String(name) => complain(out, path, name, port_name(name)),
         other => {

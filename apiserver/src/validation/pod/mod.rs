@@ -27,11 +27,12 @@ use super::meta;
 use super::names::{between, complain, dns1123_label, dns1123_subdomain, ip, pattern, too_long};
 use super::tree::{flag, get, has, int, list, text, texts};
 use super::volume;
+use crate::rules::options::FieldErrors;
 pub(super) use environment::{field_ref, resource_ref};
 pub use qos::qos_class;
 
 /// A new pod.
-pub(super) fn create(pod: &Value, out: &mut Vec<Error>) {
+pub(super) fn create(pod: &Value, out: &mut FieldErrors) {
     whole(pod, out);
     let path = Path::new("spec");
     if !list(get(pod, "spec"), "ephemeralContainers").is_empty() {
@@ -46,7 +47,7 @@ pub(super) fn create(pod: &Value, out: &mut Vec<Error>) {
 }
 
 /// A pod as such, new or changed.
-fn whole(pod: &Value, out: &mut Vec<Error>) {
+fn whole(pod: &Value, out: &mut FieldErrors) {
     let (inner, path) = (get(pod, "spec"), Path::new("spec"));
     let name = text(get(pod, "metadata"), "name");
     annotations::no_claims(get(pod, "metadata"), inner, out);
@@ -62,7 +63,7 @@ fn whole(pod: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn tokens_need_account(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn tokens_need_account(spec: &Value, path: &Path, out: &mut FieldErrors) {
     for (i, volume) in list(spec, "volumes").iter().enumerate() {
         for (j, source) in list(get(volume, "projected"), "sources").iter().enumerate() {
             if has(source, "serviceAccountToken") {
@@ -74,12 +75,12 @@ fn tokens_need_account(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A `PodTemplate` object.
-pub(super) fn template_object(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn template_object(object: &Value, out: &mut FieldErrors) {
     template(get(object, "template"), &Path::new("template"), out);
 }
 
 /// The template inside a workload.
-pub(super) fn template(template: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn template(template: &Value, path: &Path, out: &mut FieldErrors) {
     let (metadata, inner) = (get(template, "metadata"), get(template, "spec"));
     template_metadata(template, path, out);
     spec(inner, "", &path.child("spec"), out);
@@ -91,7 +92,7 @@ pub(super) fn template(template: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Labels and annotations of a template.
-pub(super) fn template_metadata(template: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn template_metadata(template: &Value, path: &Path, out: &mut FieldErrors) {
     let metadata = get(template, "metadata");
     meta::labels(metadata, "labels", &path.child("labels"), out);
     meta::annotations(metadata, &path.child("annotations"), out);
@@ -99,7 +100,7 @@ pub(super) fn template_metadata(template: &Value, path: &Path, out: &mut Vec<Err
 }
 
 /// A pod's spec; a template's is of a pod without a name.
-fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
+fn spec(spec: &Value, pod: &str, path: &Path, out: &mut FieldErrors) {
     if !has(spec, "terminationGracePeriodSeconds") {
         out.push(Error::required(path.child("terminationGracePeriodSeconds"), ""));
     }
@@ -146,7 +147,7 @@ fn spec(spec: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Of which workload a pod is, in which group of its pods.
-fn workload(reference: &Value, path: &Path, out: &mut Vec<Error>) {
+fn workload(reference: &Value, path: &Path, out: &mut FieldErrors) {
     if reference.is_null() {
         return;
     }
@@ -157,7 +158,7 @@ fn workload(reference: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Names of things the pod runs with, and how long it may.
-fn names(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn names(spec: &Value, path: &Path, out: &mut FieldErrors) {
     if has(spec, "hostnameOverride") {
         host_name(spec, &path.child("hostnameOverride"), out);
     }
@@ -175,7 +176,7 @@ fn names(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The name inside the pod, whatever the cluster calls it.
-fn host_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn host_name(spec: &Value, path: &Path, out: &mut FieldErrors) {
     const MAX: usize = 64;
     let name = text(spec, "hostnameOverride");
     for key in ["setHostnameAsFQDN", "hostNetwork"].into_iter().filter(|k| flag(spec, k)) {
@@ -187,7 +188,7 @@ fn host_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     complain(out, path, name, dns1123_subdomain(name));
 }
 
-fn claims(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn claims(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let mut names = BTreeSet::new();
     for (i, claim) in list(spec, "resourceClaims").iter().enumerate() {
         let path = path.index(i);
@@ -217,7 +218,7 @@ fn claims(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn dns_config(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn dns_config(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let config = get(spec, "dnsConfig");
     let (servers, searches) = (texts(config, "nameservers"), texts(config, "searches"));
     if text(spec, "dnsPolicy") == "None" {

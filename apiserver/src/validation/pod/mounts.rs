@@ -7,6 +7,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::context::PodContext;
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{flag, get, has, list, text};
 use crate::validation::volume::descending_path;
 
@@ -16,7 +17,7 @@ fn places<'a>(holder: &'a Value, key: &str, field: &str) -> BTreeMap<&'a str, &'
 }
 
 /// `volumeMounts`.
-pub(super) fn mounts(container: &Value, around: &PodContext<'_>, all: &Path, out: &mut Vec<Error>) {
+pub(super) fn mounts(container: &Value, around: &PodContext<'_>, all: &Path, out: &mut FieldErrors) {
     let devices = places(container, "volumeDevices", "devicePath");
     let mut seen = BTreeSet::new();
     for (i, mount) in list(container, "volumeMounts").iter().enumerate() {
@@ -57,7 +58,7 @@ pub(super) fn mounts(container: &Value, around: &PodContext<'_>, all: &Path, out
     }
 }
 
-fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut Vec<Error>) {
+fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut FieldErrors) {
     let mode = text(mount, "mountPropagation");
     let privileged = flag(get(container, "securityContext"), "privileged");
     match mode {
@@ -95,7 +96,7 @@ fn propagation(mount: &Value, container: &Value, path: &Path, out: &mut Vec<Erro
 }
 
 /// `volumeDevices`.
-pub(super) fn devices(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn devices(container: &Value, around: &PodContext<'_>, path: &Path, out: &mut FieldErrors) {
     let mounts = places(container, "volumeMounts", "mountPath");
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (i, device) in list(container, "volumeDevices").iter().enumerate() {

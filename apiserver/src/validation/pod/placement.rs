@@ -7,15 +7,15 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::rules::names::{complain, dns1123_label, label_key, label_value, qualified_name};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{entries, get, has, int, list, text, texts};
 use crate::validation::selectors::{label_selector, label_selector_of, node_selector, node_selector_term};
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// `tolerations`.
-pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut Vec<Error>) {
-    let compares = options::allows(ValidationOption::TaintTolerationComparisonOperators);
+pub(in crate::validation) fn tolerations(spec: &Value, path: &Path, out: &mut FieldErrors) {
+    let compares = out.allows(ValidationOption::TaintTolerationComparisonOperators);
     for (i, toleration) in list(spec, "tolerations").iter().enumerate() {
         let path = path.index(i);
         let (key, operator, effect) =
@@ -78,19 +78,19 @@ fn decimal(value: &str) -> Vec<String> {
 }
 
 /// An effect of a taint or toleration.
-pub(in crate::validation) fn taint_effect(effect: &str, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn taint_effect(effect: &str, path: &Path, out: &mut FieldErrors) {
     if !EFFECTS.contains(&effect) {
         out.push(Error::not_supported(path, effect, EFFECTS));
     }
 }
 
 /// `affinity`.
-pub(super) fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn affinity(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let affinity = get(spec, "affinity");
     let (node, node_path) = (get(affinity, "nodeAffinity"), path.child("nodeAffinity"));
     let required = get(node, "requiredDuringSchedulingIgnoredDuringExecution");
     if !required.is_null() {
-        let strict = !options::allows(ValidationOption::InvalidLabelValueInRequiredNodeAffinity);
+        let strict = !out.allows(ValidationOption::InvalidLabelValueInRequiredNodeAffinity);
         node_selector(required, strict, &node_path.child("requiredDuringSchedulingIgnoredDuringExecution"), out);
     }
     for (i, term) in list(node, "preferredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
@@ -111,7 +111,7 @@ pub(super) fn affinity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn weight(term: &Value, path: &Path, out: &mut Vec<Error>) {
+fn weight(term: &Value, path: &Path, out: &mut FieldErrors) {
     let weight = int(term, "weight").unwrap_or_default();
     if !(1..=100).contains(&weight) {
         out.push(Error::invalid(path.child("weight"), weight, "must be in the range 1-100"));
@@ -119,14 +119,14 @@ fn weight(term: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates the label and namespace selectors of an affinity term; label values only when strict.
-pub(super) fn selectors(term: &Value, strict: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn selectors(term: &Value, strict: bool, path: &Path, out: &mut FieldErrors) {
     for key in ["labelSelector", "namespaceSelector"] {
         label_selector_of(get(term, key), strict, &path.child(key), out);
     }
 }
 
-fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
-    selectors(term, !options::allows(ValidationOption::InvalidLabelValueInSelector), path, out);
+fn pod_term(term: &Value, path: &Path, out: &mut FieldErrors) {
+    selectors(term, !out.allows(ValidationOption::InvalidLabelValueInSelector), path, out);
     for namespace in texts(term, "namespaces") {
         complain(out, &path.child("namespace"), namespace, dns1123_label(namespace));
     }
@@ -139,7 +139,7 @@ fn pod_term(term: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Keys of labels that pods have to share, or may not; they come on top of a selector.
-pub(super) fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn label_keys(holder: &Value, path: &Path, out: &mut FieldErrors) {
     const SAME: &str = "matchLabelKeys";
     const OTHER: &str = "mismatchLabelKeys";
     let selector = get(holder, "labelSelector");
@@ -168,7 +168,7 @@ pub(super) fn label_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Keys of labels that the scheduler adds to a selector by itself: they may not be in it.
-pub(super) fn unmerged_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn unmerged_keys(holder: &Value, path: &Path, out: &mut FieldErrors) {
     let (keys, selector, path) =
         (texts(holder, "matchLabelKeys"), get(holder, "labelSelector"), path.child("matchLabelKeys"));
     if !keys.is_empty() && selector.is_null() {
@@ -184,7 +184,7 @@ pub(super) fn unmerged_keys(holder: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `topologySpreadConstraints`.
-pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn spread(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let all = list(spec, "topologySpreadConstraints");
     let pair = |c: &Value| format!("{{{}, {}}}", text(c, "topologyKey"), text(c, "whenUnsatisfiable"));
     for (i, constraint) in all.iter().enumerate() {
@@ -222,21 +222,21 @@ pub(super) fn spread(spec: &Value, path: &Path, out: &mut Vec<Error>) {
             }
         }
         // What is stored and breaks the one rule has to keep the other.
-        let unmerged = if options::allows(ValidationOption::LegacyMatchLabelKeysValidation) {
-            !options::allows(ValidationOption::OldPodViolatesLegacyMatchLabelKeysValidation)
+        let unmerged = if out.allows(ValidationOption::LegacyMatchLabelKeysValidation) {
+            !out.allows(ValidationOption::OldPodViolatesLegacyMatchLabelKeysValidation)
         } else {
-            options::allows(ValidationOption::OldPodViolatesMatchLabelKeysValidation)
+            out.allows(ValidationOption::OldPodViolatesMatchLabelKeysValidation)
         };
         let judge = if unmerged { unmerged_keys } else { label_keys };
         judge(constraint, &path, out);
-        if !options::allows(ValidationOption::InvalidTopologySpreadConstraintLabelSelector) {
+        if !out.allows(ValidationOption::InvalidTopologySpreadConstraintLabelSelector) {
             label_selector(get(constraint, "labelSelector"), &path.child("labelSelector"), out);
         }
     }
 }
 
 /// `readinessGates` and `schedulingGates`.
-pub(super) fn gates(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn gates(spec: &Value, path: &Path, out: &mut FieldErrors) {
     for (i, gate) in list(spec, "readinessGates").iter().enumerate() {
         let kind = text(gate, "conditionType");
         complain(out, &path.child("readinessGates").index(i).child("conditionType"), kind, qualified_name(kind));

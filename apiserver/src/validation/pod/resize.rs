@@ -5,7 +5,7 @@ use shared::status::field::{Error, Path};
 use shared::types::MIRROR;
 
 use super::qos::qos_class;
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, has_entries, list, same, text, without};
 
 const ONLY: &str = "only cpu and memory resources are mutable";
@@ -15,7 +15,7 @@ const NO_WHOLE: &str = "resize of pods with pod-level resources is forbidden whe
 const NO_INIT: &str = "resources for non-sidecar init containers are immutable";
 
 /// `resize`.
-pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut FieldErrors) {
     let path = Path::new("spec");
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     let refused = if has(at(old, &["metadata", "annotations"]), MIRROR) {
@@ -40,7 +40,7 @@ pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Erro
     }
     let whole = |s: &Value| ["requests", "limits"].iter().any(|k| has_entries(get(s, "resources"), k));
     if whole(spec) || whole(before) {
-        if !options::allows(ValidationOption::PodLevelResourcesResize) {
+        if !out.allows(ValidationOption::PodLevelResourcesResize) {
             out.push(Error::forbidden(Path::from("[]"), NO_WHOLE));
             return;
         }
@@ -70,7 +70,7 @@ pub(in crate::validation) fn resize(new: &Value, old: &Value, out: &mut Vec<Erro
 }
 
 /// Validates a resize of pod-level resources: cpu and memory only, and none may be removed.
-fn as_a_whole(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+fn as_a_whole(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) {
     let (now, was) = (get(spec, "resources"), get(before, "resources"));
     let at = path.child("resources");
     if !was.is_null() && now.is_null() {
@@ -89,7 +89,7 @@ fn as_a_whole(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The containers are those that were there, in their order.
-fn in_order(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) -> bool {
+fn in_order(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) -> bool {
     let start = out.len();
     for key in ["containers", "initContainers"] {
         let (now, was, path) = (list(spec, key), list(before, key), path.child(key));
@@ -106,7 +106,7 @@ fn in_order(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) -> 
 }
 
 /// Validates that no request or limit is removed.
-fn kept(now: &Value, was: &Value, path: &Path, out: &mut Vec<Error>) {
+fn kept(now: &Value, was: &Value, path: &Path, out: &mut FieldErrors) {
     let (now, was) = (get(now, "resources"), get(was, "resources"));
     for key in ["requests", "limits"] {
         if entries(was, key).any(|(name, _)| !has(get(now, key), name)) {

@@ -9,7 +9,7 @@ use shared::status::field::{Error, Path};
 use shared::types::{is_extended_resource, is_native_resource};
 
 use crate::rules::names::{complain, dns1123_label, qualified_name};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, list, quantity, text};
 
 /// Resource names without a domain that exist at all.
@@ -46,7 +46,7 @@ pub(in crate::validation) fn overcommits(name: &str) -> bool {
 }
 
 /// A resource name in a list of resources.
-pub(in crate::validation) fn resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn resource_name(name: &str, path: &Path, out: &mut FieldErrors) {
     let before = out.len();
     complain(out, path, name, qualified_name(name));
     if out.len() == before
@@ -60,7 +60,7 @@ pub(in crate::validation) fn resource_name(name: &str, path: &Path, out: &mut Ve
 }
 
 /// A resource name in a container.
-pub(in crate::validation) fn container_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn container_resource_name(name: &str, path: &Path, out: &mut FieldErrors) {
     resource_name(name, path, out);
     if name.contains('/') {
         if !is_native_resource(name) && !is_extended_resource(name) {
@@ -72,7 +72,7 @@ pub(in crate::validation) fn container_resource_name(name: &str, path: &Path, ou
 }
 
 /// A quantity of a resource.
-pub(in crate::validation) fn amount(name: &str, value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn amount(name: &str, value: &Value, path: &Path, out: &mut FieldErrors) {
     let q = quantity(value);
     if q.sign() < 0 {
         out.push(Error::invalid(path, q.to_string(), "must be greater than or equal to 0"));
@@ -94,7 +94,7 @@ pub(in crate::validation) fn amount(name: &str, value: &Value, path: &Path, out:
 }
 
 /// Validates the overhead of a sandbox, with the rules of container limits.
-pub(in crate::validation) fn overhead(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn overhead(holder: &Value, key: &str, path: &Path, out: &mut FieldErrors) {
     let path = path.child("limits");
     for (name, value) in entries(holder, key) {
         let path = path.key(name);
@@ -105,8 +105,8 @@ pub(in crate::validation) fn overhead(holder: &Value, key: &str, path: &Path, ou
 }
 
 /// Huge pages come whole.
-fn whole_pages(name: &str, value: &Value, path: &Path, out: &mut Vec<Error>) {
-    if !divides(name, value) && !options::allows(ValidationOption::IndivisibleHugePagesValues) {
+fn whole_pages(name: &str, value: &Value, path: &Path, out: &mut FieldErrors) {
+    if !divides(name, value) && !out.allows(ValidationOption::IndivisibleHugePagesValues) {
         let wanted = quantity(value);
         let why = format!("{wanted} is not positive integer multiple of {name}");
         out.push(Error::invalid(path, wanted.to_string(), &why));
@@ -122,12 +122,12 @@ pub(super) fn divides(name: &str, value: &Value) -> bool {
 }
 
 /// `resources` of a container.
-pub(in crate::validation) fn requirements(value: &Value, claims: &BTreeSet<&str>, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn requirements(value: &Value, claims: &BTreeSet<&str>, path: &Path, out: &mut FieldErrors) {
     lists(value, container_resource_name, path, out);
     claims_of(value, claims, &path.child("claims"), out);
 }
 
-fn lists(value: &Value, name_rule: fn(&str, &Path, &mut Vec<Error>), path: &Path, out: &mut Vec<Error>) {
+fn lists(value: &Value, name_rule: fn(&str, &Path, &mut FieldErrors), path: &Path, out: &mut FieldErrors) {
     let (limits_path, requests_path) = (path.child("limits"), path.child("requests"));
     let (mut huge, mut compute) = (false, false);
     let mut note = |name: &str| {
@@ -161,7 +161,7 @@ fn lists(value: &Value, name_rule: fn(&str, &Path, &mut Vec<Error>), path: &Path
 }
 
 /// Validates a request against its limit: equal, or lower for resources that can be overcommitted.
-fn within_limit(name: &str, wanted: &Quantity, limit: &Quantity, path: &Path, out: &mut Vec<Error>) {
+fn within_limit(name: &str, wanted: &Quantity, limit: &Quantity, path: &Path, out: &mut FieldErrors) {
     let order = wanted.partial_cmp(limit).unwrap_or(Ordering::Equal);
     let relation = match order {
         Ordering::Equal => return,
@@ -172,7 +172,7 @@ fn within_limit(name: &str, wanted: &Quantity, limit: &Quantity, path: &Path, ou
     out.push(Error::invalid(path, wanted.to_string(), &format!("must be {relation} {name} limit of {limit}")));
 }
 
-fn claims_of(value: &Value, known: &BTreeSet<&str>, path: &Path, out: &mut Vec<Error>) {
+fn claims_of(value: &Value, known: &BTreeSet<&str>, path: &Path, out: &mut FieldErrors) {
     // Requests of each claim that were there before; the empty one is all of them.
     let mut seen: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (i, claim) in list(value, "claims").iter().enumerate() {
@@ -205,7 +205,7 @@ fn claims_of(value: &Value, known: &BTreeSet<&str>, path: &Path, out: &mut Vec<E
     }
 }
 
-fn pod_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+fn pod_resource_name(name: &str, path: &Path, out: &mut FieldErrors) {
     let before = out.len();
     resource_name(name, path, out);
     if out.len() == before && !matches!(name, "cpu" | "memory") && !is_huge_pages(name) {
@@ -214,7 +214,7 @@ fn pod_resource_name(name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `resources` of a pod as a whole, within which its containers have to stay.
-pub(super) fn of_pod(spec: &Value, claims: &BTreeSet<&str>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn of_pod(spec: &Value, claims: &BTreeSet<&str>, path: &Path, out: &mut FieldErrors) {
     let resources = get(spec, "resources");
     if resources.is_null() {
         return;

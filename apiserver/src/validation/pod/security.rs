@@ -9,7 +9,7 @@ use shared::status::field::{Error, Path};
 use super::containers::capabilities;
 use super::windows;
 use crate::rules::names::between;
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{flag, get, has, int, list, text};
 use crate::validation::fields::one_of;
 use crate::validation::volume::descending_path;
@@ -17,14 +17,14 @@ use crate::validation::volume::descending_path;
 const MAX_ID: i64 = 2_147_483_647;
 const MAX_PROFILE: usize = 4095;
 
-fn id(holder: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+fn id(holder: &Value, key: &str, path: &Path, out: &mut FieldErrors) {
     if let Some(value) = int(holder, key).filter(|v| !(0..=MAX_ID).contains(v)) {
         out.push(Error::invalid(path.child(key), value, &between(0, MAX_ID)));
     }
 }
 
 /// A container's context; null is fine.
-pub(super) fn container(context: &Value, host_users: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn container(context: &Value, host_users: bool, path: &Path, out: &mut FieldErrors) {
     id(context, "runAsUser", path, out);
     id(context, "runAsGroup", path, out);
     let mount = text(context, "procMount");
@@ -51,7 +51,7 @@ pub(super) fn container(context: &Value, host_users: bool, path: &Path, out: &mu
 
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
-fn seccomp(profile: &Value, path: &Path, out: &mut Vec<Error>) {
+fn seccomp(profile: &Value, path: &Path, out: &mut FieldErrors) {
     if profile.is_null() {
         return;
     }
@@ -79,7 +79,7 @@ fn seccomp(profile: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn app_armor(profile: &Value, path: &Path, out: &mut Vec<Error>) {
+fn app_armor(profile: &Value, path: &Path, out: &mut FieldErrors) {
     if profile.is_null() {
         return;
     }
@@ -110,7 +110,7 @@ fn app_armor(profile: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The pod's context, with what lives beside it in the spec.
-pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut Vec<Error>) {
+pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut FieldErrors) {
     let (context, path) = (get(spec, "securityContext"), spec_path.child("securityContext"));
     id(context, "fsGroup", &path, out);
     id(context, "runAsUser", &path, out);
@@ -130,7 +130,7 @@ pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut Vec<Error>) {
     windows::options(get(context, "windowsOptions"), &path.child("windowsOptions"), out);
     app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile"), out);
     one_of(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &path, out);
-    let policies: &[&str] = if options::allows(ValidationOption::MountOptionSELinuxChangePolicy) {
+    let policies: &[&str] = if out.allows(ValidationOption::MountOptionSELinuxChangePolicy) {
         &["MountOption", "Recursive"]
     } else {
         &["Recursive"]
@@ -139,7 +139,7 @@ pub(super) fn pod(spec: &Value, spec_path: &Path, out: &mut Vec<Error>) {
 }
 
 /// On the host's network, containers use the ports they say; `defaulted` where those left out are filled in.
-pub(super) fn host_network(spec: &Value, defaulted: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn host_network(spec: &Value, defaulted: bool, path: &Path, out: &mut FieldErrors) {
     if !flag(spec, "hostNetwork") {
         return;
     }
@@ -158,12 +158,12 @@ pub(super) fn host_network(spec: &Value, defaulted: bool, path: &Path, out: &mut
 const OWN_USERS: &str = "when `hostUsers` is false";
 
 /// Users of the pod that are not those of the host need namespaces of their own.
-pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn host_users(spec: &Value, path: &Path, out: &mut FieldErrors) {
     if get(spec, "hostUsers") != &Value::Bool(false) {
         return;
     }
     for (key, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
-        let allowed = key == "hostNetwork" && options::allows(ValidationOption::UserNamespacesHostNetworkSupport);
+        let allowed = key == "hostNetwork" && out.allows(ValidationOption::UserNamespacesHostNetworkSupport);
         if flag(spec, key) && !allowed {
             out.push(Error::forbidden(path.child(shown), OWN_USERS));
         }
@@ -171,7 +171,7 @@ pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     for kind in ["initContainers", "containers", "ephemeralContainers"] {
         for (i, container) in list(spec, kind).iter().enumerate() {
             if !list(container, "volumeDevices").is_empty()
-                && !options::allows(ValidationOption::VolumeDevicesWithUserNamespaces)
+                && !out.allows(ValidationOption::VolumeDevicesWithUserNamespaces)
             {
                 out.push(Error::forbidden(path.child(kind).index(i).child("volumeDevices"), OWN_USERS));
             }
@@ -179,7 +179,7 @@ pub(super) fn host_users(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn sysctls(spec: &Value, context: &Value, path: &Path, out: &mut Vec<Error>) {
+fn sysctls(spec: &Value, context: &Value, path: &Path, out: &mut FieldErrors) {
     let mut names = BTreeSet::new();
     let well_formed = |name: &str| {
         name.len() <= 253
@@ -203,8 +203,8 @@ fn sysctls(spec: &Value, context: &Value, path: &Path, out: &mut Vec<Error>) {
             out.push(Error::duplicate(&path, name));
         }
         names.insert(name);
-        if let Some(shared) = of_the_host(name, spec)
-            .filter(|_| !options::allows(ValidationOption::NamespacedSysctlsForHostNetAndHostIpc))
+        if let Some(shared) =
+            of_the_host(name, spec).filter(|_| !out.allows(ValidationOption::NamespacedSysctlsForHostNetAndHostIpc))
         {
             out.push(Error::invalid(&path, name, &format!("may not be specified when '{shared}' is true")));
         }

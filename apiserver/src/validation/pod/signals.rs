@@ -1,5 +1,6 @@
 //! Signals that stop containers.
 
+use crate::rules::options::FieldErrors;
 use shared::status::field::{Error, Path};
 
 const OF_WINDOWS: [&str; 2] = ["SIGKILL", "SIGTERM"];
@@ -73,7 +74,7 @@ const OF_LINUX: [&str; 65] = [
 ];
 
 /// `stopSignal`: what there is depends on the operating system, which the pod has to say.
-pub(super) fn stop(signal: &str, os: Option<&str>, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn stop(signal: &str, os: Option<&str>, path: &Path, out: &mut FieldErrors) {
     let known: &[&str] = match os {
         None => return out.push(Error::forbidden(path, "may not be set for containers with empty `spec.os.name`")),
         Some("windows") => &OF_WINDOWS,
@@ -101,11 +102,11 @@ mod tests {
             // Of what is no operating system nothing is known.
             ("SIGNONE", Some("x"), ""),
         ] {
-            let mut out = Vec::new();
+            let mut out = FieldErrors::default();
             stop(signal, os, &Path::new("p"), &mut out);
             assert_eq!(out.iter().map(ToString::to_string).collect::<String>(), want, "{signal} {os:?}");
         }
-        let mut out = Vec::new();
+        let mut out = FieldErrors::default();
         stop("SIGRTMIN+16", Some("linux"), &Path::new("p"), &mut out);
         assert!(
             out[0].to_string().starts_with(r#"p: Unsupported value: "SIGRTMIN+16": supported values: "SIGABRT", "#)

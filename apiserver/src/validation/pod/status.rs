@@ -7,16 +7,16 @@ use shared::status::field::{Error, Path};
 
 use super::annotations;
 use crate::rules::names::{between, complain, dns1123_label, dns1123_subdomain, ip, qualified_name};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, int, list, text};
 use crate::validation::fields::shaped;
 
 /// `status`.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     annotations::update(new, old, &Path::of(&["metadata", "annotations"]), out);
     let path = Path::new("status");
     let (status, before) = (get(new, "status"), get(old, "status"));
-    let observed = |holder: &Value, path: &Path, out: &mut Vec<Error>| {
+    let observed = |holder: &Value, path: &Path, out: &mut FieldErrors| {
         if let Some(number) = int(holder, "observedGeneration").filter(|n| *n < 0) {
             let why = "must be a non-negative integer";
             out.push(Error::invalid(path.child("observedGeneration"), number, why));
@@ -37,7 +37,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     if !nominated.is_empty() && nominated != text(before, "nominatedNodeName") {
         let path = path.child("nominatedNodeName");
         complain(out, &path, nominated, dns1123_subdomain(nominated));
-        if !bound.is_empty() && !options::allows(ValidationOption::NominatedNodeNameOfBoundPod) {
+        if !bound.is_empty() && !out.allows(ValidationOption::NominatedNodeNameOfBoundPod) {
             out.push(Error::forbidden(path, "may not be set on pods that are already bound to a node"));
         }
     }
@@ -73,7 +73,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
 const HEALTH: &str = "allocatedResourcesStatus";
 
 /// Validates the health of resources in a container's status: each one requested and listed once.
-fn health(status: &Value, container: Option<&Value>, path: &Path, out: &mut Vec<Error>) {
+fn health(status: &Value, container: Option<&Value>, path: &Path, out: &mut FieldErrors) {
     for (i, given) in list(status, HEALTH).iter().enumerate() {
         let (name, path) = (text(given, "name"), path.index(i));
         if let Some(why) = container.and_then(|container| not_asked_for(name, get(container, "resources"))) {
@@ -112,7 +112,7 @@ fn not_asked_for(name: &str, resources: &Value) -> Option<&'static str> {
 }
 
 /// Validates `resourceClaimStatuses`.
-fn claims(pod: &Value, path: &Path, out: &mut Vec<Error>) {
+fn claims(pod: &Value, path: &Path, out: &mut FieldErrors) {
     let known: Vec<&str> = list(get(pod, "spec"), "resourceClaims").iter().map(|c| text(c, "name")).collect();
     let mut seen = BTreeSet::new();
     for (i, status) in list(get(pod, "status"), "resourceClaimStatuses").iter().enumerate() {
@@ -132,7 +132,7 @@ fn claims(pod: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The claim that was made for the pod because its containers ask for resources that devices stand for.
-fn extended_claim(pod: &Value, path: &Path, out: &mut Vec<Error>) {
+fn extended_claim(pod: &Value, path: &Path, out: &mut FieldErrors) {
     const NO_CONTAINER: &str = "must match the name of an entry in spec.initContainers.name or spec.containers.name";
     const NO_RESOURCE: &str = "must match the extended resource name of an entry in \
                                spec.initContainers.resources.requests or spec.containers.resources.requests";
@@ -168,7 +168,7 @@ fn extended_claim(pod: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The first of the host's addresses stands by itself as well.
-fn host_address(status: &Value, path: &Path, out: &mut Vec<Error>) {
+fn host_address(status: &Value, path: &Path, out: &mut FieldErrors) {
     let Some(first) = list(status, "hostIPs").first().map(|one| text(one, "ip")) else { return };
     if first != text(status, "hostIP") {
         out.push(Error::invalid(path.child("hostIPs").index(0).child("ip"), first, "must be equal to `hostIP`"));
@@ -176,7 +176,7 @@ fn host_address(status: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Addresses, one of each family; those that were there before may be anything.
-fn addresses(status: &Value, before: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+fn addresses(status: &Value, before: &Value, key: &str, path: &Path, out: &mut FieldErrors) {
     fn of<'a>(status: &'a Value, key: &str) -> Vec<&'a str> {
         list(status, key).iter().map(|one| text(one, "ip")).collect()
     }
@@ -200,7 +200,7 @@ fn addresses(status: &Value, before: &Value, key: &str, path: &Path, out: &mut V
 }
 
 /// Validates the user of a container in its status.
-fn user(status: &Value, pod: &Value, path: &Path, out: &mut Vec<Error>) {
+fn user(status: &Value, pod: &Value, path: &Path, out: &mut FieldErrors) {
     const MAX: i64 = 2_147_483_647;
     let linux = get(get(status, "user"), "linux");
     if linux.is_null() {
@@ -225,7 +225,7 @@ fn user(status: &Value, pod: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Containers that ended stay so, unless what is said of them or of all starts them again.
-fn ended(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+fn ended(new: &Value, old: &Value, path: &Path, out: &mut FieldErrors) {
     let spec = get(old, "spec");
     let policy = text(spec, "restartPolicy");
     let all = ["containers", "initContainers"].iter().any(|kind| list(spec, kind).iter().any(restarts_all));
@@ -251,7 +251,7 @@ fn ended_stays(
     old: &Value,
     key: &str,
     path: &Path,
-    out: &mut Vec<Error>,
+    out: &mut FieldErrors,
     restarts: impl Fn(&str, i64) -> bool,
 ) {
     for (i, before) in list(get(old, "status"), key).iter().enumerate() {

@@ -1,10 +1,11 @@
 //! Values that earlier releases allowed in pods: stored objects that use one may keep it.
 
 use proto::Value;
-use shared::status::field::{Error, Path};
+use shared::status::field::Path;
 
 use super::{annotations, placement, resources, security};
 use crate::rules::names::label_value;
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{at, entries, get, list, text, texts};
 use crate::validation::selectors::label_selector;
 use crate::validation::volume::local_path;
@@ -12,8 +13,8 @@ use crate::validation::volume::local_path;
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-fn wrong(judge: impl FnOnce(&Path, &mut Vec<Error>)) -> bool {
-    let mut out = Vec::new();
+fn wrong(judge: impl FnOnce(&Path, &mut FieldErrors)) -> bool {
+    let mut out = FieldErrors::default();
     judge(&Path::new(""), &mut out);
     !out.is_empty()
 }

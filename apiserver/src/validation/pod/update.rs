@@ -9,13 +9,14 @@ use shared::types::MIRROR;
 use super::annotations;
 use super::{containers, placement};
 use crate::rules::names::between;
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{at, entries, get, has, int, list, same, text, without};
 use crate::validation::internal;
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
 /// A PUT or PATCH of the pod.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let path = Path::new("spec");
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     revalidated(new, old, out);
@@ -50,13 +51,13 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
 }
 
 /// A changed pod is judged like a new one, whatever of it changed.
-fn revalidated(new: &Value, old: &Value, out: &mut Vec<Error>) {
+fn revalidated(new: &Value, old: &Value, out: &mut FieldErrors) {
     super::whole(new, out);
     annotations::update(new, old, &Path::of(&["metadata", "annotations"]), out);
 }
 
 /// The deadline may come nearer; false where it makes no sense to go on.
-fn deadline(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) -> bool {
+fn deadline(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) -> bool {
     let path = path.child("activeDeadlineSeconds");
     let max = i64::from(i32::MAX);
     match (int(spec, "activeDeadlineSeconds"), int(before, "activeDeadlineSeconds")) {
@@ -79,7 +80,7 @@ fn deadline(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) -> 
     true
 }
 
-fn tolerations(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+fn tolerations(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) {
     let bare = |t: &Value| without(t, &["tolerationSeconds"]);
     let kept = |old: &Value| list(spec, "tolerations").iter().any(|new| same(&bare(new), &bare(old)));
     if !list(before, "tolerations").iter().all(kept) {
@@ -89,7 +90,7 @@ fn tolerations(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) 
     placement::tolerations(spec, path, out);
 }
 
-fn gates(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+fn gates(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) {
     let known: Vec<&str> = list(before, "schedulingGates").iter().map(|g| text(g, "name")).collect();
     for (i, gate) in list(spec, "schedulingGates").iter().enumerate() {
         let name = text(gate, "name");
@@ -150,7 +151,7 @@ fn loosen(map: &mut Map<String, Value>, spec: &Value, before: &Value) {
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
 /// Validates that a gated pod's node selection is only narrowed.
-fn narrowed(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
+fn narrowed(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) {
     let selector = get(spec, "nodeSelector");
     if entries(before, "nodeSelector").any(|(k, v)| get(selector, k) != v) {
         let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
@@ -184,7 +185,7 @@ fn narrowed(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
 const TERMS: &str = "nodeSelectorTerms";
 
 /// `ephemeralcontainers`.
-pub(in crate::validation) fn ephemeral(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn ephemeral(new: &Value, old: &Value, out: &mut FieldErrors) {
     if has(at(old, &["metadata", "annotations"]), MIRROR) {
         out.push(Error::forbidden(Path::from("[]"), "static pods do not support ephemeral containers"));
         return;

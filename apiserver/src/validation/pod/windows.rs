@@ -5,6 +5,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::rules::names::{complain, dns1123_subdomain};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{flag, get, has, list, text};
 
 const MAX_CREDENTIALS: usize = 64 * 1024;
@@ -45,7 +46,7 @@ const LINUX_OF_CONTAINERS: [&str; 10] = [
 const KINDS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// `windowsOptions` of a pod or container.
-pub(super) fn options(options: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn options(options: &Value, path: &Path, out: &mut FieldErrors) {
     if has(options, "gmsaCredentialSpecName") {
         let name = text(options, "gmsaCredentialSpecName");
         complain(out, &path.child("gmsaCredentialSpecName"), name, dns1123_subdomain(name));
@@ -136,7 +137,7 @@ fn host_process(context: &Value) -> Option<bool> {
 }
 
 /// Containers that are processes of the host: all or none, on the host's network.
-pub(super) fn host_processes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn host_processes(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let pod = host_process(get(spec, "securityContext"));
     let (mut with, mut without) = (0, 0);
     for kind in KINDS {
@@ -169,7 +170,7 @@ pub(super) fn host_processes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `os`, and what is not there on it.
-pub(super) fn operating_system(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn operating_system(spec: &Value, path: &Path, out: &mut FieldErrors) {
     if !has(spec, "os") {
         return;
     }
@@ -181,7 +182,7 @@ pub(super) fn operating_system(spec: &Value, path: &Path, out: &mut Vec<Error>) 
     }
 }
 
-fn linux(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn linux(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let mut no = |context: &Value, path: Path| {
         if has(context, "windowsOptions") {
             let why = "windows options cannot be set for a linux pod";
@@ -196,7 +197,7 @@ fn linux(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn windows(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn windows(spec: &Value, path: &Path, out: &mut FieldErrors) {
     const WHY: &str = "cannot be set for a windows pod";
     let is_set = |holder: &Value, key: &str| match get(holder, key) {
         Value::Array(items) => !items.is_empty(),

@@ -13,6 +13,7 @@ use super::meta::immutable;
 use super::names::{between, complain, dns1123_subdomain, label_key, qualified_name};
 use super::tree::{entries, get, has, int, list, text, texts};
 use super::volume;
+use crate::rules::options::FieldErrors;
 
 const MAX_PARAMETERS: usize = 512;
 const MAX_BYTES: usize = 256 * 1024;
@@ -20,7 +21,7 @@ const MAX_MESSAGE: usize = 1024;
 const ONE_SOURCE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
 
 /// The name of a driver or provisioner, where capitals do not matter.
-fn driver(object: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+fn driver(object: &Value, key: &str, path: &Path, out: &mut FieldErrors) {
     let (name, path) = (text(object, key).to_lowercase(), path.child(key));
     if name.is_empty() {
         out.push(Error::required(path, ""));
@@ -30,7 +31,7 @@ fn driver(object: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The parameters of a class; `needed` where there is no class without.
-fn parameters(object: &Value, needed: bool, out: &mut Vec<Error>) {
+fn parameters(object: &Value, needed: bool, out: &mut FieldErrors) {
     let path = Path::new("parameters");
     let all: Vec<_> = entries(object, "parameters").collect();
     if all.len() > MAX_PARAMETERS {
@@ -53,7 +54,7 @@ fn parameters(object: &Value, needed: bool, out: &mut Vec<Error>) {
 }
 
 /// A storage class.
-pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn class(object: &Value, out: &mut FieldErrors) {
     driver(object, "provisioner", &Path::default(), out);
     parameters(object, false, out);
     let policy = text(object, "reclaimPolicy");
@@ -64,7 +65,7 @@ pub(super) fn class(object: &Value, out: &mut Vec<Error>) {
     topologies(object, out);
 }
 
-fn topologies(object: &Value, out: &mut Vec<Error>) {
+fn topologies(object: &Value, out: &mut FieldErrors) {
     let terms = list(object, "allowedTopologies");
     // Upstream compares with as many terms without expressions beforehand: one like that is never allowed.
     let mut seen: Vec<Vec<(&str, BTreeSet<&str>)>> = vec![Vec::new(); terms.len()];
@@ -99,7 +100,7 @@ fn topologies(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Validates an update of a storage class.
-pub(super) fn class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     for key in ["parameters", "provisioner", "reclaimPolicy"] {
         stays(new, old, key, out);
     }
@@ -107,27 +108,27 @@ pub(super) fn class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// A field that may not change, not even from nothing to what is empty.
-fn stays(new: &Value, old: &Value, key: &str, out: &mut Vec<Error>) {
+fn stays(new: &Value, old: &Value, key: &str, out: &mut FieldErrors) {
     if get(new, key) != get(old, key) {
         out.push(Error::forbidden(key, &format!("updates to {key} are forbidden.")));
     }
 }
 
 /// A volume attributes class.
-pub(super) fn attributes_class(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn attributes_class(object: &Value, out: &mut FieldErrors) {
     driver(object, "driverName", &Path::default(), out);
     parameters(object, true, out);
 }
 
 /// Validates an update of a volume attributes class.
-pub(super) fn attributes_class_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn attributes_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     for key in ["driverName", "parameters"] {
         stays(new, old, key, out);
     }
 }
 
 /// A new volume attachment, which is asked more than what older releases stored.
-pub(super) fn new_attachment(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn new_attachment(object: &Value, out: &mut FieldErrors) {
     attachment(object, out);
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     volume::driver_name(text(spec, "attacher"), &path.child("attacher"), out);
@@ -138,7 +139,7 @@ pub(super) fn new_attachment(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A volume attachment.
-fn attachment(object: &Value, out: &mut Vec<Error>) {
+fn attachment(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (attacher, node) = (text(spec, "attacher"), text(spec, "nodeName"));
     if attacher.is_empty() {
@@ -149,7 +150,7 @@ fn attachment(object: &Value, out: &mut Vec<Error>) {
     attachment_status(object, out);
 }
 
-fn source(holder: &Value, path: &Path, out: &mut Vec<Error>) {
+fn source(holder: &Value, path: &Path, out: &mut FieldErrors) {
     let inline = get(holder, "inlineVolumeSpec");
     match (inline.is_null(), has(holder, "persistentVolumeName")) {
         (true, false) => out.push(Error::required(path, ONE_SOURCE)),
@@ -165,13 +166,13 @@ fn source(holder: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A changed attachment, or one whose status changed: its spec may not.
-pub(super) fn attachment_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn attachment_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     attachment(new, out);
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }
 
 /// `status` of an attachment.
-fn attachment_status(object: &Value, out: &mut Vec<Error>) {
+fn attachment_status(object: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(object, "status"), Path::new("status"));
     let size: usize =
         entries(status, "attachmentMetadata").map(|(k, v)| k.len() + v.as_str().unwrap_or_default().len()).sum();

@@ -4,8 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{Change, Valid, lines};
-use crate::validation::validate_subresource;
+use super::{Change, Valid, lines, validate_subresource};
 
 const COLLECTION: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 

@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Change, Valid, lines, patched, pod_spec, validate_update};
-use crate::validation::validate_subresource;
+use super::{Change, Valid, lines, patched, pod_spec, validate_subresource, validate_update};
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1/";
 const STORAGE: &str = "/apis/storage.k8s.io/v1/";

@@ -7,7 +7,7 @@ use proto::{defaulting, schema};
 use serde_json::{Map, json};
 use shared::status::field::Error;
 
-use super::{RULES, in_order, validate_create, validate_subresource, validate_update, warnings};
+use super::{RULES, ValidationOptions, in_order};
 
 mod certificates;
 mod changed_groups;
@@ -30,6 +30,25 @@ mod stored;
 mod warned;
 mod workload_parts;
 mod workloads;
+
+/// Options that relax no rule.
+const STRICT: ValidationOptions = ValidationOptions::none();
+
+fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec<Error> {
+    super::validate_create(STRICT, served, row, object)
+}
+
+fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
+    super::validate_update(STRICT, served, row, new, old)
+}
+
+fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
+    super::validate_subresource(STRICT, row, subresource, new, old)
+}
+
+fn warnings(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
+    super::warnings(STRICT, row, subresource, object, old)
+}
 
 /// Row and namespace of a collection's path.
 fn target(path: &str) -> (&'static Resource, String) {

@@ -90,7 +90,7 @@ fn requests_of_pods_for_certificates() {
         ]),
     ]);
     let errors = |signer: &str| {
-        let mut out = Vec::new();
+        let mut out = crate::rules::options::FieldErrors::default();
         crate::validation::certificates::signer_name(signer, &shared::status::field::Path::new("s"), &mut out);
         out.iter().map(ToString::to_string).collect::<Vec<_>>()
     };

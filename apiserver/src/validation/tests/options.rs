@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use shared::flags::FeatureGates;
 
 use super::{Change, Valid, lines, pod_spec};
-use crate::validation::{ValidationOptions, validate_create, validate_update};
+use crate::validation::{ValidationOptions, validate_create, validate_subresource, validate_update};
 
 fn gated(gate: &str) -> ValidationOptions {
     let gates = FeatureGates::default().with(&BTreeMap::from([(gate.to_owned(), true)])).expect("a gate");
@@ -15,11 +15,11 @@ fn gated(gate: &str) -> ValidationOptions {
 
 impl Valid {
     fn created(&self, relaxed: ValidationOptions, new: &Value) -> Vec<String> {
-        lines(self.row, relaxed.validating(self.row, None, || validate_create(self.row, self.row, new)))
+        lines(self.row, validate_create(relaxed, self.row, self.row, new))
     }
 
     fn updated(&self, relaxed: ValidationOptions, new: &Value, old: &Value) -> Vec<String> {
-        lines(self.row, relaxed.validating(self.row, Some(old), || validate_update(self.row, self.row, new, old)))
+        lines(self.row, validate_update(relaxed.for_update(self.row, old), self.row, self.row, new, old))
     }
 }
 
@@ -256,8 +256,8 @@ fn gates_that_are_off_ask_more() {
     let pod = Valid::new("/api/v1/namespaces/n/pods", json!({"spec": spec}));
     let nominated = pod.with(&[("/status/nominatedNodeName", json!("m"))]);
     for (relaxed, count) in [(on, 1), (without("ClearingNominatedNodeNameAfterBinding"), 0)] {
-        let judge = || crate::validation::validate_subresource(pod.row, "status", &nominated, &pod.object);
-        assert_eq!(relaxed.validating(pod.row, Some(&pod.object), judge).len(), count);
+        let options = relaxed.for_update(pod.row, &pod.object);
+        assert_eq!(validate_subresource(options, pod.row, "status", &nominated, &pod.object).len(), count);
     }
 }
 
@@ -364,7 +364,8 @@ fn pods_are_resized_as_a_whole() {
     ];
     for (change, want) in table {
         let new = pod.with(std::slice::from_ref(&change));
-        let judge = || crate::validation::validate_subresource(pod.row, "resize", &new, &pod.object);
-        assert_eq!(lines(pod.row, gate.validating(pod.row, Some(&pod.object), judge)), want, "{change:?}");
+        let options = gate.for_update(pod.row, &pod.object);
+        let errors = validate_subresource(options, pod.row, "resize", &new, &pod.object);
+        assert_eq!(lines(pod.row, errors), want, "{change:?}");
     }
 }

@@ -3,16 +3,16 @@
 
 use serde_json::{Value, json};
 
-use super::{Change, Valid, lines, pod_spec};
-use crate::validation::{ValidationOptions, validate_create, validate_update};
+use super::{Change, STRICT, Valid, lines, pod_spec};
+use crate::validation::{validate_create, validate_update};
 
 /// Objects with changes that only stored ones may have, and how many causes there are against others.
 fn judged(valid: &Valid, changes: &[Change]) {
     let judge = |new: &Value, old: Option<&Value>| {
-        let errors = ValidationOptions::default().validating(valid.row, old, || match old {
-            Some(old) => validate_update(valid.row, valid.row, new, old),
-            None => validate_create(valid.row, valid.row, new),
-        });
+        let errors = match old {
+            Some(old) => validate_update(STRICT.for_update(valid.row, old), valid.row, valid.row, new, old),
+            None => validate_create(STRICT, valid.row, valid.row, new),
+        };
         lines(valid.row, errors)
     };
     let odd = valid.with(changes);
@@ -132,7 +132,7 @@ fn odd_conditions() -> Value {
 
 /// Causes told of `new` in place of `old`.
 fn causes(valid: &Valid, new: &Value, old: &Value) -> Vec<String> {
-    lines(valid.row, validate_update(valid.row, valid.row, new, old))
+    lines(valid.row, validate_update(STRICT, valid.row, valid.row, new, old))
 }
 
 /// An update reports invalid fields that no gate and no earlier release allowed, whatever changes.
@@ -221,8 +221,10 @@ fn jobs_without_the_labels_of_newer_releases() {
     let selector = json!({"matchLabels": {"controller-uid": "u"}});
     old.object = old.with(&[("/spec/template/metadata/labels", labels), ("/spec/selector", selector)]);
     let changed = old.with(&[("/metadata/labels", json!({"a": "b"}))]);
-    let judge =
-        |before| ValidationOptions::default().validating(old.row, before, || causes(&old, &changed, &old.object));
+    let judge = |before: Option<&Value>| {
+        let options = before.map_or(STRICT, |before| STRICT.for_update(old.row, before));
+        lines(old.row, validate_update(options, old.row, old.row, &changed, &old.object))
+    };
     assert_eq!(judge(Some(&old.object)), [""; 0]);
     // New ones are to have both.
     assert_eq!(judge(None).len(), 2);

@@ -143,14 +143,15 @@ fn deprecated_volume_warnings() {
     let map = json!({"name": "v", "configMap": {"name": "m", "items": [{"key": "k", "path": "a"}, {"key": "l", "path": "a"}]}});
     let spec = json!({"volumes": [map, {"name": "w", "gitRepo": {"repository": "r"}}]});
     let files = "volume \"v\" (ConfigMap \"m\"): overlapping paths: \"a\" with \"a\"";
-    let (row, _) = target("/api/v1/namespaces/n/pods");
     for (gates, what) in [
         ("", "deprecated in v1.11, and disabled by default in v1.33+"),
         ("--feature-gates=GitRepoVolumeDriver=true", "deprecated in v1.11"),
     ] {
         let flags: Vec<&str> = [gates].into_iter().filter(|flag| !flag.is_empty()).collect();
         let gates = FlagSet::of("kube-apiserver", &flags).expect("flags").feature_gates();
-        let told = ValidationOptions::new(&gates).validating(row, None, || about_pod(spec.clone()));
+        let (row, namespace) = target("/api/v1/namespaces/n/pods");
+        let pod = prepared(row, &namespace, json!({"metadata": {"name": "x"}, "spec": spec}));
+        let told = crate::validation::warnings(ValidationOptions::new(&gates), row, "", &pod, None);
         assert_eq!(told, [format!("spec.volumes[1].gitRepo: {what}"), files.to_owned()]);
     }
 }

@@ -11,7 +11,7 @@ use super::persistent::{
 };
 use crate::rules::meta::{annotation, immutable};
 use crate::rules::names::{complain, dns1123_label, dns1123_subdomain, qualified_name};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, quantity, same, text, texts};
 use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
@@ -26,7 +26,7 @@ const RESIZES: [&str; 5] = [
 ];
 
 /// A claim.
-pub(in crate::validation) fn claim(object: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn claim(object: &Value, out: &mut FieldErrors) {
     spec(get(object, "spec"), &Path::new("spec"), out);
 }
 
@@ -37,17 +37,17 @@ pub(in crate::validation) fn has_groups(spec: &Value) -> bool {
 
 /// Reports whether a claim's selector has invalid label values.
 pub(in crate::validation) fn has_invalid_selector(spec: &Value) -> bool {
-    let mut out = Vec::new();
+    let mut out = FieldErrors::default();
     label_selector(get(spec, "selector"), &Path::new("selector"), &mut out);
     !out.is_empty()
 }
 
 /// The spec of a claim or of a claim template.
-pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut FieldErrors) {
     if texts(spec, "accessModes").is_empty() {
         out.push(Error::required(path.child("accessModes"), "at least 1 access mode is required"));
     }
-    let strict = !options::allows(ValidationOption::InvalidLabelValueInClaimSelector);
+    let strict = !out.allows(ValidationOption::InvalidLabelValueInClaimSelector);
     label_selector_of(get(spec, "selector"), strict, &path.child("selector"), out);
     access_modes(spec, path, out);
     let storage = at(spec, &["resources", "requests", "storage"]);
@@ -64,7 +64,7 @@ pub(in crate::validation) fn spec(spec: &Value, path: &Path, out: &mut Vec<Error
 }
 
 /// Validates the data source of a claim.
-fn data_source(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn data_source(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let (source, reference) = (get(spec, "dataSource"), get(spec, "dataSourceRef"));
     one_source(source, &path.child("dataSource"), out);
     one_source(reference, &path.child("dataSourceRef"), out);
@@ -88,7 +88,7 @@ fn data_source(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn one_source(source: &Value, path: &Path, out: &mut Vec<Error>) {
+fn one_source(source: &Value, path: &Path, out: &mut FieldErrors) {
     if source.is_null() {
         return;
     }
@@ -101,7 +101,7 @@ fn one_source(source: &Value, path: &Path, out: &mut Vec<Error>) {
     if group.is_empty() && kind != "PersistentVolumeClaim" {
         out.push(Error::invalid(path, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"));
     }
-    if !group.is_empty() && !options::allows(ValidationOption::InvalidApiGroupInDataSourceOrRef) {
+    if !group.is_empty() && !out.allows(ValidationOption::InvalidApiGroupInDataSourceOrRef) {
         complain(out, &path.child("apiGroup"), group, dns1123_subdomain(group));
     }
 }
@@ -129,7 +129,7 @@ fn masked(spec: &Value, before: &Value, loose: &[&str], bound: bool) -> Value {
 }
 
 /// Validates an update of a claim: size and attributes may change once bound, the volume while unbound.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let bound = text(get(new, "status"), "phase") == "Bound";
     let mut was = before.clone();
@@ -197,7 +197,7 @@ fn may_get_class(new: &Value, old: &Value) -> bool {
 }
 
 /// `status` of a claim.
-pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     for (name, value) in entries(status, "capacity") {
         not_below_nothing(value, &path.child("capacity").key(name), out);
@@ -220,7 +220,7 @@ pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut Vec<Error>
 }
 
 /// Validates the name of a resizable resource: storage, or one of another domain.
-fn resizable(name: &str, path: &Path, out: &mut Vec<Error>) {
+fn resizable(name: &str, path: &Path, out: &mut FieldErrors) {
     let complaints = qualified_name(name);
     if !complaints.is_empty() {
         complain(out, path, name, complaints);

@@ -4,6 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use crate::rules::names::between;
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{flag, get, has, int, text};
 
 /// Longest name of volume and portal together.
@@ -38,7 +39,7 @@ fn dated(name: &str) -> bool {
         && !own.chars().any(|c| ",;*&$|".contains(c) || c.is_whitespace())
 }
 
-pub(super) fn iscsi(value: &Value, volume: &str, persistent: bool, holder: &Path, out: &mut Vec<Error>) {
+pub(super) fn iscsi(value: &Value, volume: &str, persistent: bool, holder: &Path, out: &mut FieldErrors) {
     let path = holder.child("iscsi");
     let portal = text(value, "targetPortal");
     if portal.is_empty() {
@@ -76,7 +77,7 @@ fn too_long(value: &Value, volume: &str) -> bool {
 }
 
 /// The name of a pod's volume leaves room for the portal.
-pub(super) fn named(value: &Value, volume: &str, holder: &Path, out: &mut Vec<Error>) {
+pub(super) fn named(value: &Value, volume: &str, holder: &Path, out: &mut FieldErrors) {
     if too_long(value, volume) {
         out.push(Error::invalid(holder.child("name"), volume, TOO_LONG));
     }

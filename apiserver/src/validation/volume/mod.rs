@@ -17,6 +17,7 @@ use super::fields::choice;
 use super::meta;
 use super::names::{complain, dns1123_label, dns1123_subdomain};
 use super::tree::{get, has, list, text};
+use crate::rules::options::FieldErrors;
 pub(super) use paths::{descending_path, local_path, no_backsteps};
 pub(super) use source::driver_name;
 
@@ -60,7 +61,7 @@ pub(super) fn volumes<'a>(
     spec: &'a Value,
     pod: &str,
     path: &Path,
-    out: &mut Vec<Error>,
+    out: &mut FieldErrors,
 ) -> BTreeMap<&'a str, &'a Value> {
     let made: BTreeSet<String> = list(spec, "volumes")
         .iter()
@@ -92,7 +93,7 @@ pub(super) fn volumes<'a>(
     known
 }
 
-fn one(volume: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
+fn one(volume: &Value, pod: &str, path: &Path, out: &mut FieldErrors) {
     let mut kinds = SOURCES.into_iter().filter(|k| has(volume, k));
     let Some(kind) = kinds.next() else {
         out.push(Error::required(path, "must specify a volume type"));
@@ -114,7 +115,7 @@ fn one(volume: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A claim of the volume's own, which is named after pod and volume.
-fn ephemeral(volume: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
+fn ephemeral(volume: &Value, pod: &str, path: &Path, out: &mut FieldErrors) {
     let template = get(get(volume, "ephemeral"), "volumeClaimTemplate");
     let template_path = path.child("ephemeral").child("volumeClaimTemplate");
     if template.is_null() {
@@ -133,7 +134,7 @@ fn ephemeral(volume: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// An image as a volume; templates may leave open which.
-fn image(value: &Value, pod: &str, path: &Path, out: &mut Vec<Error>) {
+fn image(value: &Value, pod: &str, path: &Path, out: &mut FieldErrors) {
     if !pod.is_empty() && text(value, "reference").is_empty() {
         out.push(Error::required(path.child("reference"), ""));
     }

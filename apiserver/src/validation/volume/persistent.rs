@@ -7,7 +7,7 @@ use shared::status::field::{Error, Path};
 use super::{MORE_THAN_ONE, source};
 use crate::rules::meta::immutable;
 use crate::rules::names::{complain, dns1123_subdomain};
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{at, entries, get, has, has_entries, quantity, same, text, texts};
 use crate::validation::fields::shaped_if_said;
 use crate::validation::internal;
@@ -54,7 +54,7 @@ const RENAMED: [(&str, &str); 5] = [
 ];
 
 /// `accessModes` of a volume or claim, as far as there are any.
-pub(super) fn access_modes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn access_modes(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let (modes, path) = (texts(spec, "accessModes"), path.child("accessModes"));
     for mode in modes.iter().filter(|m| !MODES.contains(m)) {
         out.push(Error::not_supported(&path, *mode, &MODES));
@@ -66,7 +66,7 @@ pub(super) fn access_modes(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `volumeMode` of a volume or claim.
-pub(super) fn volume_mode(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn volume_mode(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let mode = text(spec, "volumeMode");
     if has(spec, "volumeMode") && !matches!(mode, "Block" | "Filesystem") {
         out.push(Error::not_supported(path.child("volumeMode"), mode, &["Block", "Filesystem"]));
@@ -74,12 +74,12 @@ pub(super) fn volume_mode(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// `storageClassName` of a volume or claim.
-pub(super) fn class_name(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn class_name(spec: &Value, path: &Path, out: &mut FieldErrors) {
     shaped_if_said(spec, "storageClassName", dns1123_subdomain, path, out);
 }
 
 /// A size above nothing.
-pub(super) fn positive(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn positive(value: &Value, path: &Path, out: &mut FieldErrors) {
     let q = quantity(value);
     if q.sign() <= 0 {
         out.push(Error::invalid(path, q.to_string(), "must be greater than zero"));
@@ -87,19 +87,19 @@ pub(super) fn positive(value: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A new persistent volume.
-pub(in crate::validation) fn new_volume(object: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn new_volume(object: &Value, out: &mut FieldErrors) {
     volume(object, out);
     mounted_by_annotation(object, out);
 }
 
 /// A persistent volume.
-fn volume(object: &Value, out: &mut Vec<Error>) {
+fn volume(object: &Value, out: &mut FieldErrors) {
     let name = text(get(object, "metadata"), "name");
     spec(get(object, "spec"), name, false, &Path::new("spec"), out);
 }
 
 /// Only what is older than the field for it takes options of mounting from an annotation.
-fn mounted_by_annotation(object: &Value, out: &mut Vec<Error>) {
+fn mounted_by_annotation(object: &Value, out: &mut FieldErrors) {
     const OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
     let spec = get(object, "spec");
     let takes_them = SOURCES.iter().any(|kind| has(spec, kind) && !WITHOUT_OPTIONS.contains(kind));
@@ -110,7 +110,7 @@ fn mounted_by_annotation(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Validates the spec of a persistent volume, on its own or `inline` in an attachment.
-pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: &Path, out: &mut FieldErrors) {
     if inline {
         for (key, set) in [("claimRef", has(spec, "claimRef")), ("capacity", has_entries(spec, "capacity"))] {
             if set {
@@ -163,31 +163,26 @@ pub(in crate::validation) fn spec(spec: &Value, name: &str, inline: bool, path: 
 }
 
 /// Validates the node affinity of a volume.
-fn nodes(affinity: &Value, inline: bool, path: &Path, out: &mut Vec<Error>) {
+fn nodes(affinity: &Value, inline: bool, path: &Path, out: &mut FieldErrors) {
     let (required, within) = (get(affinity, "required"), path.child("required"));
     if inline {
         out.push(Error::forbidden(path, INLINE));
     } else if required.is_null() {
         out.push(Error::required(within, "must specify required node constraints"));
     } else {
-        node_selector(
-            required,
-            !options::allows(ValidationOption::InvalidLabelValueInRequiredNodeAffinity),
-            &within,
-            out,
-        );
+        node_selector(required, !out.allows(ValidationOption::InvalidLabelValueInRequiredNodeAffinity), &within, out);
     }
 }
 
 /// An amount that is not below nothing; upstream shows it as a plain number.
-pub(super) fn not_below_nothing(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn not_below_nothing(value: &Value, path: &Path, out: &mut FieldErrors) {
     let amount = quantity(value).value();
     if amount < 0 {
         out.push(Error::invalid(path, amount, "must be a valid resource quantity"));
     }
 }
 
-fn capacity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn capacity(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let (capacity, size) = (get(spec, "capacity"), entries(spec, "capacity").count());
     if size == 0 {
         out.push(Error::required(path, ""));
@@ -202,7 +197,7 @@ fn capacity(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn attributes_class(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn attributes_class(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let (name, path_of) = (text(spec, ATTRIBUTES), path.child(ATTRIBUTES));
     if name.is_empty() {
         out.push(Error::required(path_of, "an empty string is disallowed"));
@@ -215,7 +210,7 @@ fn attributes_class(spec: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn volume_source(spec: &Value, name: &str, path: &Path, out: &mut Vec<Error>) {
+fn volume_source(spec: &Value, name: &str, path: &Path, out: &mut FieldErrors) {
     let mut first = true;
     for kind in SOURCES.into_iter().filter(|k| has(spec, k)) {
         if first || kind == "flexVolume" {
@@ -234,7 +229,7 @@ fn volume_source(spec: &Value, name: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Validates an update of a persistent volume, which includes the whole of create validation.
-pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     volume(new, out);
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let now = expanded(spec, before);
@@ -245,7 +240,7 @@ pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut V
     }
     immutable(get(spec, "volumeMode"), get(before, "volumeMode"), &Path::new("volumeMode"), out);
     let (affinity, was) = (get(spec, "nodeAffinity"), get(before, "nodeAffinity"));
-    let stays = !was.is_null() && !options::allows(ValidationOption::MutablePvNodeAffinity);
+    let stays = !was.is_null() && !out.allows(ValidationOption::MutablePvNodeAffinity);
     if stays && !same(affinity, was) && !same(affinity, &renamed(was, affinity)) {
         let why = "field is immutable, except for updating from beta label to GA";
         out.push(Error::invalid("nodeAffinity", affinity.clone(), why));
@@ -257,9 +252,8 @@ pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut V
 }
 
 /// Without the gate, the class of a volume's or claim's attributes stays.
-pub(super) fn attributes_stay(spec: &Value, before: &Value, path: &Path, out: &mut Vec<Error>) {
-    if get(spec, ATTRIBUTES) != get(before, ATTRIBUTES)
-        && options::allows(ValidationOption::ImmutableVolumeAttributesClass)
+pub(super) fn attributes_stay(spec: &Value, before: &Value, path: &Path, out: &mut FieldErrors) {
+    if get(spec, ATTRIBUTES) != get(before, ATTRIBUTES) && out.allows(ValidationOption::ImmutableVolumeAttributesClass)
     {
         let why = "update is forbidden when the VolumeAttributesClass feature gate is disabled";
         out.push(Error::forbidden(path.child(ATTRIBUTES), why));

@@ -7,7 +7,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::local_path;
-use crate::rules::options::{self, ValidationOption};
+use crate::rules::options::{FieldErrors, ValidationOption};
 use crate::rules::tree::{get, has, int, list, text};
 use crate::validation::certificates::signer_name;
 use crate::validation::pod::{field_ref, resource_ref};
@@ -22,14 +22,14 @@ const SOURCES: [&str; 6] =
     ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
 const NO_PATH: &str = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
 
-pub(super) fn mode(value: &Value, key: &str, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn mode(value: &Value, key: &str, path: &Path, out: &mut FieldErrors) {
     if let Some(mode) = int(value, key).filter(|m| !(0..=0o777).contains(m)) {
         out.push(Error::invalid(path.child(key), mode, MODE));
     }
 }
 
 /// Keys and the files they go to.
-pub(super) fn items(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn items(value: &Value, path: &Path, out: &mut FieldErrors) {
     for (i, item) in list(value, "items").iter().enumerate() {
         let path = path.child("items").index(i);
         for key in ["key", "path"] {
@@ -43,14 +43,14 @@ pub(super) fn items(value: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A volume of the pod's fields. Upstream's paths do not say which item it is.
-pub(super) fn downward(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn downward(value: &Value, path: &Path, out: &mut FieldErrors) {
     mode(value, "defaultMode", path, out);
     for file in list(value, "items") {
         downward_file(file, path, out);
     }
 }
 
-fn downward_file(file: &Value, path: &Path, out: &mut Vec<Error>) {
+fn downward_file(file: &Value, path: &Path, out: &mut FieldErrors) {
     if text(file, "path").is_empty() {
         out.push(Error::required(path.child("path"), ""));
     }
@@ -73,14 +73,14 @@ fn downward_file(file: &Value, path: &Path, out: &mut Vec<Error>) {
 struct Files<'a>(BTreeSet<&'a str>);
 
 impl<'a> Files<'a> {
-    fn add(&mut self, target: &'a str, whose: &str, path: &Path, out: &mut Vec<Error>) {
+    fn add(&mut self, target: &'a str, whose: &str, path: &Path, out: &mut FieldErrors) {
         if !self.0.insert(target) {
             out.push(Error::invalid(path, whose, "conflicting duplicate paths"));
         }
     }
 }
 
-pub(super) fn projected(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn projected(value: &Value, path: &Path, out: &mut FieldErrors) {
     mode(value, "defaultMode", path, out);
     let mut files = Files(BTreeSet::new());
     for (i, source) in list(value, "sources").iter().enumerate() {
@@ -131,7 +131,7 @@ pub(super) fn projected(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn token(value: &Value, path: &Path, volume: &Path, out: &mut Vec<Error>) {
+fn token(value: &Value, path: &Path, volume: &Path, out: &mut FieldErrors) {
     let seconds = int(value, "expirationSeconds").unwrap_or_default();
     if seconds < 600 {
         let message = "may not specify a duration less than 10 minutes";
@@ -143,7 +143,7 @@ fn token(value: &Value, path: &Path, volume: &Path, out: &mut Vec<Error>) {
     }
     match text(value, "path") {
         "" => out.push(Error::required(volume.child("path"), "")),
-        target if !options::allows(ValidationOption::NonLocalProjectedTokenPath) => {
+        target if !out.allows(ValidationOption::NonLocalProjectedTokenPath) => {
             local_path(target, &volume.child("path"), out)
         }
         _ => {}
@@ -155,7 +155,7 @@ fn signer_of(bundle: &str) -> String {
     bundle.rsplit_once(':').map(|(signer, _)| signer.replace(':', "/")).unwrap_or_default()
 }
 
-fn trust_bundle(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn trust_bundle(value: &Value, path: &Path, out: &mut FieldErrors) {
     let (name, signer) = (text(value, "name"), text(value, "signerName"));
     match (has(value, "name"), has(value, "signerName")) {
         (true, true) => {

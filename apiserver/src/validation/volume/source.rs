@@ -5,6 +5,7 @@ use shared::status::field::{Error, Path};
 
 use super::{descending_path, iscsi, no_backsteps, projected};
 use crate::rules::names::{between, complain, dns1123_label, dns1123_subdomain};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{entries, get, has, int, list, quantity, text};
 use crate::validation::fields::{required, shaped, shaped_if_said};
 
@@ -19,7 +20,7 @@ struct JudgedSource<'a> {
     holder: &'a Path,
 }
 
-type Validate = fn(&JudgedSource<'_>, &Path, &mut Vec<Error>);
+type Validate = fn(&JudgedSource<'_>, &Path, &mut FieldErrors);
 
 const NO_MORE: Validate = |_, _, _| {};
 
@@ -82,7 +83,7 @@ pub(super) fn misnamed(kind: &str) -> &str {
 }
 
 /// One source of a volume, `persistent` or a pod's own. `holder` is what has the source, under its name.
-pub(super) fn source(holder: &Value, kind: &str, volume: &str, persistent: bool, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn source(holder: &Value, kind: &str, volume: &str, persistent: bool, path: &Path, out: &mut FieldErrors) {
     let Some((_, needed, judge)) = RULES.iter().find(|(k, ..)| *k == kind) else { return };
     let source = JudgedSource { value: get(holder, kind), volume, persistent, holder: path };
     let at = path.child(if kind == "gcePersistentDisk" { "persistentDisk" } else { kind });
@@ -90,32 +91,32 @@ pub(super) fn source(holder: &Value, kind: &str, volume: &str, persistent: bool,
     judge(&source, &at, out);
 }
 
-fn size_limit(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn size_limit(value: &Value, path: &Path, out: &mut FieldErrors) {
     if quantity(get(value, "sizeLimit")).sign() < 0 {
         let why = "SizeLimit field must be a valid resource quantity";
         out.push(Error::forbidden(path.child("sizeLimit"), why));
     }
 }
 
-fn partition(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn partition(value: &Value, path: &Path, out: &mut FieldErrors) {
     if let Some(partition) = int(value, "partition").filter(|p| !(0..=255).contains(p)) {
         out.push(Error::invalid(path.child("partition"), partition, &between(1, 255)));
     }
 }
 
 /// Validates the files of a secret or config map volume.
-fn files(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn files(value: &Value, path: &Path, out: &mut FieldErrors) {
     projected::mode(value, "defaultMode", path, out);
     projected::items(value, path, out);
 }
 
-fn absolute(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn absolute(value: &Value, path: &Path, out: &mut FieldErrors) {
     if !text(value, "path").starts_with('/') {
         out.push(Error::invalid(path.child("path"), text(value, "path"), "must be an absolute path"));
     }
 }
 
-fn endpoints_namespace(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn endpoints_namespace(value: &Value, path: &Path, out: &mut FieldErrors) {
     let (namespace, path) = (text(value, "endpointsNamespace"), path.child("endpointsNamespace"));
     if !namespace.is_empty() {
         complain(out, &path, namespace, dns1123_label(namespace));
@@ -125,18 +126,18 @@ fn endpoints_namespace(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn monitors(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn monitors(value: &Value, path: &Path, out: &mut FieldErrors) {
     if list(value, "monitors").is_empty() {
         out.push(Error::required(path.child("monitors"), ""));
     }
 }
 
-fn storage_os(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn storage_os(value: &Value, path: &Path, out: &mut FieldErrors) {
     shaped(value, "volumeName", dns1123_label, path, out);
     shaped_if_said(value, "volumeNamespace", dns1123_label, path, out);
 }
 
-fn host_path(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn host_path(value: &Value, path: &Path, out: &mut FieldErrors) {
     const KINDS: [&str; 8] =
         ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
     let target = text(value, "path");
@@ -151,7 +152,7 @@ fn host_path(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn flocker(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn flocker(value: &Value, path: &Path, out: &mut FieldErrors) {
     let (name, id) = (text(value, "datasetName"), text(value, "datasetUUID"));
     match (name.is_empty(), id.is_empty()) {
         (true, true) => out.push(Error::required(path, "one of datasetName and datasetUUID is required")),
@@ -167,14 +168,14 @@ fn flocker(value: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A reference to a secret, which names its namespace outside of pods.
-fn secret(value: &Value, persistent: bool, path: &Path, out: &mut Vec<Error>) {
+fn secret(value: &Value, persistent: bool, path: &Path, out: &mut FieldErrors) {
     if has(value, "secretRef") {
         let needed: &[&str] = if persistent { &["name", "namespace"] } else { &["name"] };
         required(get(value, "secretRef"), needed, &path.child("secretRef"), out);
     }
 }
 
-fn quobyte(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn quobyte(value: &Value, path: &Path, out: &mut FieldErrors) {
     const PAIRS: &str = "must be a host:port pair or multiple pairs separated by commas";
     let registry = text(value, "registry");
     if registry.is_empty() {
@@ -191,7 +192,7 @@ fn quobyte(value: &Value, path: &Path, out: &mut Vec<Error>) {
     required(value, &["volume"], path, out);
 }
 
-fn fibre_channel(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn fibre_channel(value: &Value, path: &Path, out: &mut FieldErrors) {
     let (wwns, wwids) = (list(value, "targetWWNs"), list(value, "wwids"));
     let at = path.child("targetWWNs");
     match (wwns.is_empty(), wwids.is_empty()) {
@@ -215,7 +216,7 @@ fn fibre_channel(value: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Names of this project's own domains are not for users.
-fn flex_options(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn flex_options(value: &Value, path: &Path, out: &mut FieldErrors) {
     for (key, _) in entries(value, "options") {
         let domain = format!(".{}", key.split('/').next().unwrap_or_default().to_lowercase());
         if domain.ends_with(".kubernetes.io") || domain.ends_with(".k8s.io") {
@@ -225,7 +226,7 @@ fn flex_options(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn azure_disk(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn azure_disk(value: &Value, path: &Path, out: &mut FieldErrors) {
     const MANAGED: &str =
         "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}";
     const BLOB: &str = "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd";
@@ -243,7 +244,7 @@ fn azure_disk(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn pod_csi(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn pod_csi(value: &Value, path: &Path, out: &mut FieldErrors) {
     driver_name(text(value, "driver"), &path.child("driver"), out);
     if !has(value, "nodePublishSecretRef") {
         return;
@@ -254,7 +255,7 @@ fn pod_csi(value: &Value, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-fn persistent_csi(value: &Value, path: &Path, out: &mut Vec<Error>) {
+fn persistent_csi(value: &Value, path: &Path, out: &mut FieldErrors) {
     driver_name(text(value, "driver"), &path.child("driver"), out);
     required(value, &["volumeHandle"], path, out);
     let references =
@@ -268,7 +269,7 @@ fn persistent_csi(value: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The name of a driver.
-pub(in crate::validation) fn driver_name(name: &str, path: &Path, out: &mut Vec<Error>) {
+pub(in crate::validation) fn driver_name(name: &str, path: &Path, out: &mut FieldErrors) {
     if name.is_empty() {
         out.push(Error::required(path, ""));
     }

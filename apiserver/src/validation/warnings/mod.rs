@@ -15,9 +15,10 @@ use shared::status::go_quote;
 
 use super::names::{dns1123_label, label_value};
 use super::tree::{at, entries, get, has, int, list, quantity, text, texts};
+use crate::rules::options::{ValidationOptions, Warnings};
 
 /// Warnings about an object; second is what it is changed from.
-type Warn = fn(&Value, Option<&Value>, &mut Vec<String>);
+type Warn = fn(&Value, Option<&Value>, &mut Warnings);
 
 const RULES: &[(&str, &str, Warn)] = &[
     ("", "pods", of_pod),
@@ -70,21 +71,27 @@ const OLD_LABELS: &[(&str, &str)] = &[
 ];
 
 /// Warnings about an object that is new, or changed from `old` through a subresource.
-pub(super) fn warnings_for(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
-    let mut out = Vec::new();
+pub(super) fn warnings_for(
+    options: ValidationOptions,
+    row: &Resource,
+    subresource: &str,
+    object: &Value,
+    old: Option<&Value>,
+) -> Vec<String> {
+    let mut out = Warnings::new(options);
     let rules = match subresource {
         "" => RULES,
         "status" => STATUS_RULES,
-        _ => return out,
+        _ => return Vec::new(),
     };
     if let Some((.., warn)) = rules.iter().find(|(group, plural, _)| row.group == *group && row.plural == *plural) {
         warn(object, old, &mut out);
     }
-    out
+    out.into_vec()
 }
 
 /// Pods are mostly changed by programs, which nobody listens to.
-fn of_pod(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn of_pod(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         name_of(new, "the Pod's hostname", out);
         pod::spec_and_annotations(new, "", out);
@@ -92,35 +99,35 @@ fn of_pod(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
 }
 
 /// Warns of a workload's pod template, once for each generation of the spec.
-fn workload(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn workload(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if respecified(new, old) {
         pod::template(at(new, &["spec", "template"]), "spec.template", out);
     }
 }
 
 /// Warns like [`workload`], and of the name where pods are named after the object.
-fn named_workload(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn named_workload(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         name_of(new, "Pod names and hostnames", out);
     }
     workload(new, old, out);
 }
 
-fn pod_template(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn pod_template(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if respecified(new, old) {
         pod::template(get(new, "template"), "template", out);
     }
 }
 
 /// Once for each template.
-fn daemon_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn daemon_set(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     let template = at(new, &["spec", "template"]);
     if old.is_none_or(|old| at(old, &["spec", "template"]) != template) {
         pod::template(template, "spec.template", out);
     }
 }
 
-fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     workload(new, old, out);
     let spec = get(new, "spec");
     // Upstream's paths differ so.
@@ -136,7 +143,7 @@ fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     }
 }
 
-fn job(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn job(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         name_of(new, "Pod names and hostnames", out);
     }
@@ -145,7 +152,7 @@ fn job(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
     }
 }
 
-fn cron_job(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn cron_job(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         name_of(new, "Pod names and hostnames", out);
     }
@@ -158,7 +165,7 @@ fn cron_job(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
 }
 
 /// Very many indexes are hard to keep count of.
-fn job_spec(spec: &Value, path: &str, out: &mut Vec<String>) {
+fn job_spec(spec: &Value, path: &str, out: &mut Warnings) {
     let more = |field: &str, than: i64| int(spec, field).is_some_and(|n| n > than);
     if text(spec, "completionMode") == "Indexed" && more("completions", 100_000) && more("parallelism", 10_000) {
         out.push(format!("{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"));
@@ -166,7 +173,7 @@ fn job_spec(spec: &Value, path: &str, out: &mut Vec<String>) {
     pod::template(get(spec, "template"), &format!("{path}.template"), out);
 }
 
-fn resource_quota(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn resource_quota(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         quota::quota(new, out);
     }
@@ -178,7 +185,7 @@ fn respecified(new: &Value, old: Option<&Value>) -> bool {
     old.is_none_or(|old| generation(old) != generation(new))
 }
 
-fn name_of(object: &Value, used_in: &str, out: &mut Vec<String>) {
+fn name_of(object: &Value, used_in: &str, out: &mut Warnings) {
     let name = text(get(object, "metadata"), "name");
     let complaints = dns1123_label(name);
     if !name.is_empty() && !complaints.is_empty() {
@@ -195,13 +202,13 @@ fn renamed(label: &str) -> Option<&'static str> {
 }
 
 /// A field that names a node label.
-fn label_key(key: &str, path: &str, out: &mut Vec<String>) {
+fn label_key(key: &str, path: &str, out: &mut Warnings) {
     if let Some(advice) = renamed(key) {
         out.push(format!("{path}: {key} is {advice}"));
     }
 }
 
-fn node_selector(holder: &Value, path: &str, out: &mut Vec<String>) {
+fn node_selector(holder: &Value, path: &str, out: &mut Warnings) {
     for (key, _) in entries(holder, "nodeSelector") {
         if let Some(advice) = renamed(key) {
             out.push(format!("{path}.nodeSelector[{key}]: {advice}"));
@@ -210,7 +217,7 @@ fn node_selector(holder: &Value, path: &str, out: &mut Vec<String>) {
 }
 
 /// Drivers are told apart by the case of their names.
-fn resource_slice(new: &Value, out: &mut Vec<String>) {
+fn resource_slice(new: &Value, out: &mut Warnings) {
     let driver = text(get(new, "spec"), "driver");
     if driver != driver.to_lowercase() {
         let shown = go_quote(driver);
@@ -219,19 +226,19 @@ fn resource_slice(new: &Value, out: &mut Vec<String>) {
 }
 
 /// Warns like [`node_selector`]; upstream's path does not name the label.
-fn runtime_class(new: &Value, out: &mut Vec<String>) {
+fn runtime_class(new: &Value, out: &mut Warnings) {
     let labels = entries(get(new, "scheduling"), "nodeSelector").filter_map(|(key, _)| renamed(key));
     out.extend(labels.map(|advice| format!("scheduling.nodeSelector: {advice}")));
 }
 
-fn node_selector_term(term: &Value, path: &str, out: &mut Vec<String>) {
+fn node_selector_term(term: &Value, path: &str, out: &mut Warnings) {
     for (i, expression) in list(term, "matchExpressions").iter().enumerate() {
         label_key(text(expression, "key"), &format!("{path}.matchExpressions[{i}].key"), out);
     }
 }
 
 /// Warns of a preferred node selector term: invalid label values are not refused there.
-fn preferred_term(term: &Value, path: &str, out: &mut Vec<String>) {
+fn preferred_term(term: &Value, path: &str, out: &mut Warnings) {
     for (i, expression) in list(term, "matchExpressions").iter().enumerate() {
         let path = format!("{path}.matchExpressions[{i}]");
         label_key(text(expression, "key"), &format!("{path}.key"), out);
@@ -242,14 +249,14 @@ fn preferred_term(term: &Value, path: &str, out: &mut Vec<String>) {
 }
 
 /// Bytes come whole.
-fn fractional(value: &Value, path: &str, out: &mut Vec<String>) {
+fn fractional(value: &Value, path: &str, out: &mut Warnings) {
     if quantity(value).milli_value() % 1000 != 0 {
         let shown = go_quote(value.as_str().unwrap_or_default());
         out.push(format!("{path}: fractional byte value {shown} is invalid, must be an integer"));
     }
 }
 
-fn node(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
+fn node(new: &Value, _: Option<&Value>, out: &mut Warnings) {
     let spec = get(new, "spec");
     if has(spec, "configSource") {
         out.push("spec.configSource: the feature is removed".to_owned());
@@ -262,7 +269,7 @@ fn node(new: &Value, _: Option<&Value>, out: &mut Vec<String>) {
     }
 }
 
-fn service_account(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+fn service_account(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
     let enforces = |account: &Value| has(at(account, &["metadata", "annotations"]), ENFORCE);
     if enforces(new) && !old.is_some_and(enforces) {

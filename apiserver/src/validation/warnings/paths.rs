@@ -3,6 +3,7 @@
 use proto::Value;
 use shared::status::go_quote;
 
+use crate::rules::options::Warnings;
 use crate::rules::tree::{get, has, list, text};
 
 /// A path in a volume, and which of several sources it is from.
@@ -12,7 +13,7 @@ struct VolumePath {
 }
 
 /// Compares the files of a volume that is put together of keys or of other sources.
-pub(super) fn overlapping(volume: &Value, out: &mut Vec<String>) {
+pub(super) fn overlapping(volume: &Value, out: &mut Warnings) {
     let volume_name = go_quote(text(volume, "name"));
     if has(volume, "projected") {
         let heading = format!("volume {volume_name} (Projected)");
@@ -36,7 +37,7 @@ fn compare(
     before: &mut Vec<VolumePath>,
     heading: &str,
     shown: impl Fn(&VolumePath) -> String,
-    out: &mut Vec<String>,
+    out: &mut Warnings,
 ) {
     for mut file in files {
         file.path.truncate(file.path.trim_end_matches('/').len());

@@ -4,7 +4,7 @@ use proto::Value;
 use shared::status::go_quote;
 
 use super::{fractional, label_key, networking, node_selector, node_selector_term, paths, ports, preferred_term};
-use crate::rules::options::{ValidationOption, allows};
+use crate::rules::options::{ValidationOption, Warnings};
 use crate::rules::tree::{at, get, has, int, list, text, texts};
 use crate::validation::pod_annotations::{APP_ARMOR, SECCOMP, SECCOMP_POD};
 
@@ -32,12 +32,12 @@ const NO_SECCOMP: &str = "non-functional in v1.27+; use the \"seccompProfile\" f
 const BYTES: [&str; 2] = ["memory", "ephemeral-storage"];
 
 /// The template of pods at `path`.
-pub(super) fn template(template: &Value, path: &str, out: &mut Vec<String>) {
+pub(super) fn template(template: &Value, path: &str, out: &mut Warnings) {
     spec_and_annotations(template, &format!("{path}."), out);
 }
 
 /// A pod or a template, in upstream's order; `prefix` is in front of the paths of a template's fields.
-pub(super) fn spec_and_annotations(pod: &Value, prefix: &str, out: &mut Vec<String>) {
+pub(super) fn spec_and_annotations(pod: &Value, prefix: &str, out: &mut Warnings) {
     let spec = get(pod, "spec");
     let path = format!("{prefix}spec");
     node_selector(spec, &path, out);
@@ -90,7 +90,7 @@ fn containers(spec: &Value) -> impl Iterator<Item = (String, &Value)> {
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-fn nodes(affinity: &Value, path: &str, out: &mut Vec<String>) {
+fn nodes(affinity: &Value, path: &str, out: &mut Warnings) {
     let nodes = get(affinity, "nodeAffinity");
     for (i, term) in list(get(nodes, REQUIRED), "nodeSelectorTerms").iter().enumerate() {
         node_selector_term(term, &format!("{path}.{REQUIRED}.nodeSelectorTerms[{i}]"), out);
@@ -100,7 +100,7 @@ fn nodes(affinity: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
-fn other_pods(affinity: &Value, path: &str, out: &mut Vec<String>) {
+fn other_pods(affinity: &Value, path: &str, out: &mut Warnings) {
     for kind in ["podAffinity", "podAntiAffinity"] {
         let pods = get(affinity, kind);
         for (i, term) in list(pods, REQUIRED).iter().enumerate() {
@@ -113,13 +113,13 @@ fn other_pods(affinity: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
-fn selects_nothing(holder: &Value, path: &str, out: &mut Vec<String>) {
+fn selects_nothing(holder: &Value, path: &str, out: &mut Warnings) {
     if !has(holder, "labelSelector") {
         out.push(format!("{path}.labelSelector: a null labelSelector results in matching no pod"));
     }
 }
 
-fn annotations(pod: &Value, prefix: &str, out: &mut Vec<String>) {
+fn annotations(pod: &Value, prefix: &str, out: &mut Warnings) {
     let all = at(pod, &["metadata", "annotations"]);
     for (key, since, field) in OLD_ANNOTATIONS.iter().filter(|(key, ..)| has(all, key)) {
         out.push(format!(
@@ -140,7 +140,7 @@ fn superseded(
     (annotation, field): (&str, &str),
     advice: &str,
     prefix: &str,
-    out: &mut Vec<String>,
+    out: &mut Warnings,
 ) {
     let key = format!("{annotation}{}", text(container, "name"));
     if has(at(pod, &["metadata", "annotations"]), &key) && !says(container, field) {
@@ -149,7 +149,7 @@ fn superseded(
 }
 
 /// Aliases of hosts and secrets for pulling images, which lists should hold once.
-fn references(spec: &Value, path: &str, out: &mut Vec<String>) {
+fn references(spec: &Value, path: &str, out: &mut Warnings) {
     let aliases = list(spec, "hostAliases");
     for (i, ip) in aliases.iter().map(|alias| text(alias, "ip")).enumerate() {
         if !ip.is_empty() && aliases[..i].iter().any(|alias| text(alias, "ip") == ip) {
@@ -167,11 +167,11 @@ fn references(spec: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
-fn volumes(spec: &Value, path: &str, out: &mut Vec<String>) {
+fn volumes(spec: &Value, path: &str, out: &mut Warnings) {
     for (i, volume) in list(spec, "volumes").iter().enumerate() {
         let path = format!("{path}.volumes[{i}]");
         for (field, kind, what) in OLD_VOLUMES.iter().filter(|(field, ..)| has(volume, field)) {
-            let what = if *field == "gitRepo" && allows(ValidationOption::GitRepoVolumes) {
+            let what = if *field == "gitRepo" && out.allows(ValidationOption::GitRepoVolumes) {
                 "deprecated in v1.11"
             } else {
                 what
@@ -184,7 +184,7 @@ fn volumes(spec: &Value, path: &str, out: &mut Vec<String>) {
     list(spec, "volumes").iter().for_each(|volume| paths::overlapping(volume, out));
 }
 
-fn one_container(container: &Value, path: &str, out: &mut Vec<String>) {
+fn one_container(container: &Value, path: &str, out: &mut Warnings) {
     for name in BYTES {
         for key in ["limits", "requests"] {
             bytes(at(container, &["resources", key, name]), name, &format!("{path}.resources.{key}"), out);
@@ -207,7 +207,7 @@ fn one_container(container: &Value, path: &str, out: &mut Vec<String>) {
 }
 
 /// An amount of memory or storage.
-fn bytes(value: &Value, name: &str, path: &str, out: &mut Vec<String>) {
+fn bytes(value: &Value, name: &str, path: &str, out: &mut Warnings) {
     if !value.is_null() {
         fractional(value, &format!("{path}[{name}]"), out);
     }

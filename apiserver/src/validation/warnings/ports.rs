@@ -3,6 +3,7 @@
 use proto::Value;
 use shared::status::go_quote;
 
+use crate::rules::options::Warnings;
 use crate::rules::tree::{int, list, text};
 
 struct Port<'a> {
@@ -15,7 +16,7 @@ struct Port<'a> {
 }
 
 /// Looks at the ports of all containers, and at the names of those that are there at one time.
-pub(super) fn of(spec: &Value, path: &str, out: &mut Vec<String>) {
+pub(super) fn of(spec: &Value, path: &str, out: &mut Warnings) {
     let (mut seen, mut lasting) = (Vec::new(), Vec::new());
     for key in ["initContainers", "containers"] {
         for (i, container) in list(spec, key).iter().enumerate() {
@@ -50,7 +51,7 @@ fn read(port: &Value, path: String) -> Port<'_> {
     }
 }
 
-fn judge(port: &Port<'_>, seen: &[Port<'_>], out: &mut Vec<String>) {
+fn judge(port: &Port<'_>, seen: &[Port<'_>], out: &mut Warnings) {
     let path = &port.path;
     if port.host == 0 && !port.host_ip.is_empty() {
         let Port { name, host, container, protocol, host_ip, .. } = port;

@@ -2,10 +2,11 @@
 
 use proto::Value;
 
+use crate::rules::options::Warnings;
 use crate::rules::tree::{at, has, quantity, text};
 
 /// A new quota.
-pub(super) fn quota(new: &Value, out: &mut Vec<String>) {
+pub(super) fn quota(new: &Value, out: &mut Warnings) {
     let hard = at(new, &["spec", "hard"]);
     for resource in ["cpu", "memory", "storage", "ephemeral-storage"] {
         let (mut request, limit) = (format!("requests.{resource}"), format!("limits.{resource}"));

@@ -8,10 +8,11 @@ use shared::cert::{self, CertError};
 use x509_parser::parse_x509_certificate;
 use x509_parser::pem::Pem;
 
+use crate::rules::options::Warnings;
 use crate::rules::tree::{get, text};
 
 /// See the module.
-pub(super) fn tls(new: &Value, out: &mut Vec<String>) {
+pub(super) fn tls(new: &Value, out: &mut Warnings) {
     if text(new, "type") != "kubernetes.io/tls" {
         return;
     }

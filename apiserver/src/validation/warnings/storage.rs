@@ -5,6 +5,7 @@ use shared::types::OLD_CLASS;
 
 use super::pod::OLD_VOLUMES;
 use super::{fractional, label_key, node_selector_term, renamed};
+use crate::rules::options::Warnings;
 use crate::rules::tree::{at, entries, get, has, list, text};
 
 /// Annotations of volumes and claims that became fields.
@@ -12,7 +13,7 @@ const OLD_ANNOTATIONS: &[(&str, &str, &str)] =
     &[(OLD_CLASS, "v1.8", "storageClassName"), ("volume.beta.kubernetes.io/mount-options", "v1.31", "mountOptions")];
 
 /// A persistent volume.
-pub(super) fn volume(new: &Value, out: &mut Vec<String>) {
+pub(super) fn volume(new: &Value, out: &mut Warnings) {
     annotations(new, OLD_ANNOTATIONS, out);
     let spec = get(new, "spec");
     if text(spec, "persistentVolumeReclaimPolicy") == "Recycle" {
@@ -30,13 +31,13 @@ pub(super) fn volume(new: &Value, out: &mut Vec<String>) {
 }
 
 /// A claim.
-pub(super) fn claim(new: &Value, out: &mut Vec<String>) {
+pub(super) fn claim(new: &Value, out: &mut Warnings) {
     annotations(new, &OLD_ANNOTATIONS[..1], out);
     requests(get(new, "spec"), "spec", out);
 }
 
 /// Warns of the resources in a claim's spec.
-pub(super) fn requests(spec: &Value, path: &str, out: &mut Vec<String>) {
+pub(super) fn requests(spec: &Value, path: &str, out: &mut Warnings) {
     for key in ["requests", "limits"] {
         let storage = at(spec, &["resources", key, "storage"]);
         if !storage.is_null() {
@@ -46,7 +47,7 @@ pub(super) fn requests(spec: &Value, path: &str, out: &mut Vec<String>) {
 }
 
 /// A storage class.
-pub(super) fn class(new: &Value, out: &mut Vec<String>) {
+pub(super) fn class(new: &Value, out: &mut Warnings) {
     for (i, term) in list(new, "allowedTopologies").iter().enumerate() {
         for (j, expression) in list(term, "matchLabelExpressions").iter().enumerate() {
             let path = format!("allowedTopologies[{i}].matchLabelExpressions[{j}].key");
@@ -56,7 +57,7 @@ pub(super) fn class(new: &Value, out: &mut Vec<String>) {
 }
 
 /// A CSI driver that wants tokens does not say where it wants them.
-pub(super) fn driver(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
+pub(super) fn driver(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     let (spec, requests) = (get(new, "spec"), list(get(new, "spec"), "tokenRequests"));
     let same = old.is_some_and(|old| list(get(old, "spec"), "tokenRequests") == requests);
     if !requests.is_empty() && !same && !has(spec, "serviceAccountTokenInSecrets") {
@@ -65,7 +66,7 @@ pub(super) fn driver(new: &Value, old: Option<&Value>, out: &mut Vec<String>) {
 }
 
 /// A CSI driver's capacity on nodes.
-pub(super) fn capacity(new: &Value, out: &mut Vec<String>) {
+pub(super) fn capacity(new: &Value, out: &mut Warnings) {
     let topology = get(new, "nodeTopology");
     for (i, expression) in list(topology, "matchExpressions").iter().enumerate() {
         label_key(text(expression, "key"), &format!("nodeTopology.matchExpressions[{i}].key"), out);
@@ -77,7 +78,7 @@ pub(super) fn capacity(new: &Value, out: &mut Vec<String>) {
     }
 }
 
-fn annotations(new: &Value, old: &[(&str, &str, &str)], out: &mut Vec<String>) {
+fn annotations(new: &Value, old: &[(&str, &str, &str)], out: &mut Warnings) {
     let all = at(new, &["metadata", "annotations"]);
     for (key, since, field) in old.iter().filter(|(key, ..)| has(all, key)) {
         out.push(format!("metadata.annotations[{key}]: deprecated since {since}; use \"{field}\" attribute instead"));

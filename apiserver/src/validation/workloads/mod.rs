@@ -12,6 +12,7 @@ use super::names::{not_negative, percent, percent_complaint};
 use super::pod;
 use super::selectors::{is_empty, label_selector, own_selector, picks, template_labels};
 use super::tree::{entries, get, has, has_entries, int, same, text};
+use crate::rules::options::FieldErrors;
 
 const MISMATCH: &str = "`selector` does not match template `labels`";
 
@@ -20,19 +21,19 @@ fn spec_path() -> Path {
 }
 
 /// Non-negative numbers of a spec.
-pub(super) fn counts(spec: &Value, keys: &[&str], path: &Path, out: &mut Vec<Error>) {
+pub(super) fn counts(spec: &Value, keys: &[&str], path: &Path, out: &mut FieldErrors) {
     for key in keys {
         not_negative(out, path.child(key), int(spec, key));
     }
 }
 
 /// Validates the template of a workload: restart policy `Always`, no active deadline.
-fn lasting_template(template: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+fn lasting_template(template: &Value, kind: &str, path: &Path, out: &mut FieldErrors) {
     pod::template(template, path, out);
     only_lasting(template, kind, path, out);
 }
 
-fn only_lasting(template: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+fn only_lasting(template: &Value, kind: &str, path: &Path, out: &mut FieldErrors) {
     let (spec, path) = (get(template, "spec"), path.child("spec"));
     let policy = text(spec, "restartPolicy");
     if policy != "Always" {
@@ -44,13 +45,13 @@ fn only_lasting(template: &Value, kind: &str, path: &Path, out: &mut Vec<Error>)
     }
 }
 
-fn mismatch(template: &Value, path: &Path, out: &mut Vec<Error>) {
+fn mismatch(template: &Value, path: &Path, out: &mut FieldErrors) {
     let labels = template_labels(template).clone();
     out.push(Error::invalid(path.child("metadata").child("labels"), labels, MISMATCH));
 }
 
 /// A required selector that is not empty.
-fn selector(spec: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
+fn selector(spec: &Value, kind: &str, path: &Path, out: &mut FieldErrors) {
     let (selector, path) = (get(spec, "selector"), path.child("selector"));
     if selector.is_null() {
         out.push(Error::required(path, ""));
@@ -63,7 +64,7 @@ fn selector(spec: &Value, kind: &str, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A replication controller.
-pub(super) fn replication_controller(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn replication_controller(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), spec_path());
     counts(spec, &["minReadySeconds"], &path, out);
     if !has_entries(spec, "selector") {
@@ -83,7 +84,7 @@ pub(super) fn replication_controller(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// Validates that annotations with selectors that a version of the API cannot express do not change.
-pub(super) fn convertible(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn convertible(new: &Value, old: &Value, out: &mut FieldErrors) {
     const UNSAID: &str = "non-convertible.kubernetes.io";
     for (key, value) in entries(get(old, "metadata"), "annotations") {
         let Some((_, field)) = key.split_once('/').filter(|_| key.starts_with(UNSAID)) else { continue };
@@ -102,7 +103,7 @@ pub(super) fn convertible(new: &Value, old: &Value, out: &mut Vec<Error>) {
 }
 
 /// A replica set.
-pub(super) fn replica_set(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn replica_set(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), spec_path());
     counts(spec, &["replicas", "minReadySeconds"], &path, out);
     selector(spec, "deployment", &path, out);
@@ -110,7 +111,7 @@ pub(super) fn replica_set(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// The template of a replica set, or of a deployment's. With a selector that is none it is not looked at.
-fn matching_template(spec: &Value, path: &Path, out: &mut Vec<Error>) {
+fn matching_template(spec: &Value, path: &Path, out: &mut FieldErrors) {
     let (template, wanted) = (get(spec, "template"), get(spec, "selector"));
     let Some(picked) = picks(wanted, template_labels(template)) else {
         out.push(Error::invalid(path.child("selector"), wanted.clone(), "invalid label selector"));
@@ -124,13 +125,13 @@ fn matching_template(spec: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// The selector of a replica set or deployment may not change.
-pub(super) fn selector_stays(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn selector_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
     let selector = |o| get(get(o, "spec"), "selector");
     immutable(selector(new), selector(old), &Path::of(&["spec", "selector"]), out);
 }
 
 /// A deployment.
-pub(super) fn deployment(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn deployment(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), spec_path());
     counts(spec, &["replicas"], &path, out);
     selector(spec, "deployment", &path, out);
@@ -145,7 +146,7 @@ pub(super) fn deployment(object: &Value, out: &mut Vec<Error>) {
     }
 }
 
-fn deployment_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
+fn deployment_strategy(strategy: &Value, path: &Path, out: &mut FieldErrors) {
     let rolling = get(strategy, "rollingUpdate");
     match text(strategy, "type") {
         "Recreate" => {
@@ -172,7 +173,7 @@ fn deployment_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A number or percentage that is not negative; null is fine.
-pub(super) fn amount(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn amount(value: &Value, path: &Path, out: &mut FieldErrors) {
     match value {
         Value::String(text) if percent(text).is_none() => {
             out.push(Error::invalid(path, text.as_str(), &percent_complaint()));
@@ -191,14 +192,14 @@ fn size(value: &Value) -> i64 {
 }
 
 /// Not more than `100%`.
-pub(super) fn at_most_all(value: &Value, path: &Path, out: &mut Vec<Error>) {
+pub(super) fn at_most_all(value: &Value, path: &Path, out: &mut FieldErrors) {
     if value.as_str().and_then(percent).is_some_and(|p| p > 100) {
         out.push(Error::invalid(path, value.clone(), "must not be greater than 100%"));
     }
 }
 
 /// A daemon set.
-pub(super) fn daemon_set(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn daemon_set(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), spec_path());
     let wanted = get(spec, "selector");
     let (template, template_path) = (get(spec, "template"), path.child("template"));
@@ -216,7 +217,7 @@ pub(super) fn daemon_set(object: &Value, out: &mut Vec<Error>) {
     counts(spec, &["revisionHistoryLimit"], &path, out);
 }
 
-fn daemon_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
+fn daemon_strategy(strategy: &Value, path: &Path, out: &mut FieldErrors) {
     let rolling = get(strategy, "rollingUpdate");
     match text(strategy, "type") {
         "OnDelete" => {}
@@ -244,7 +245,7 @@ fn daemon_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// A controller revision.
-pub(super) fn revision(object: &Value, out: &mut Vec<Error>) {
+pub(super) fn revision(object: &Value, out: &mut FieldErrors) {
     match get(object, "data") {
         Value::Null => out.push(Error::required("data", "data is mandatory")),
         Value::Object(_) => {}
@@ -254,6 +255,6 @@ pub(super) fn revision(object: &Value, out: &mut Vec<Error>) {
 }
 
 /// A controller revision's data may not change.
-pub(super) fn revision_update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(super) fn revision_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "data"), get(old, "data"), &Path::new("data"), out);
 }

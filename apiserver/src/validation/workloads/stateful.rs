@@ -6,18 +6,19 @@ use shared::status::field::{Error, Path};
 
 use super::{amount, at_most_all, counts, mismatch, only_lasting, selector, size};
 use crate::rules::names::{complain, dns1123_label};
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{get, list, same, text, without};
 use crate::validation::pod;
 use crate::validation::selectors::{picks, template_labels};
 use crate::validation::volume::claim;
 
 /// A new stateful set.
-pub(in crate::validation) fn create(object: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn create(object: &Value, out: &mut FieldErrors) {
     spec(get(object, "spec"), true, true, out);
 }
 
 /// A changed one. What cannot change is not judged again, and a template only where the one that is there was sound.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     const MUTABLE: &[&str] = &[
         "replicas",
         "ordinals",
@@ -27,7 +28,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
         "persistentVolumeClaimRetentionPolicy",
         "minReadySeconds",
     ];
-    let mut before = Vec::new();
+    let mut before = FieldErrors::new(out.options());
     spec(get(old, "spec"), false, true, &mut before);
     spec(get(new, "spec"), false, before.is_empty(), out);
     if !same(&without(get(new, "spec"), MUTABLE), &without(get(old, "spec"), MUTABLE)) {
@@ -36,7 +37,7 @@ pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut Vec<Erro
     }
 }
 
-fn spec(spec: &Value, is_new: bool, judge_template: bool, out: &mut Vec<Error>) {
+fn spec(spec: &Value, is_new: bool, judge_template: bool, out: &mut FieldErrors) {
     let path = super::spec_path();
     match text(spec, "podManagementPolicy") {
         "" => out.push(Error::required(path.child("podManagementPolicy"), "")),
@@ -74,7 +75,7 @@ fn spec(spec: &Value, is_new: bool, judge_template: bool, out: &mut Vec<Error>) 
     only_lasting(template, "StatefulSet", &path.child("template"), out);
 }
 
-fn picked_template(spec: &Value, picked: bool, judge: bool, path: &Path, out: &mut Vec<Error>) {
+fn picked_template(spec: &Value, picked: bool, judge: bool, path: &Path, out: &mut FieldErrors) {
     let template = get(spec, "template");
     if !picked {
         mismatch(template, path, out);
@@ -111,7 +112,7 @@ fn made(spec: &Value, template: &Value) -> Value {
     made
 }
 
-fn stateful_strategy(strategy: &Value, path: &Path, out: &mut Vec<Error>) {
+fn stateful_strategy(strategy: &Value, path: &Path, out: &mut FieldErrors) {
     let rolling = get(strategy, "rollingUpdate");
     match text(strategy, "type") {
         "" => out.push(Error::required(path, "")),

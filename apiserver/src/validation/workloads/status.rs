@@ -4,6 +4,7 @@ use proto::Value;
 use shared::status::field::{Error, Path};
 
 use super::counts;
+use crate::rules::options::FieldErrors;
 use crate::rules::tree::{get, int};
 
 fn number(status: &Value, key: &str) -> i64 {
@@ -11,7 +12,7 @@ fn number(status: &Value, key: &str) -> i64 {
 }
 
 /// Some counts may not be above another, which the complaint names.
-fn at_most(status: &Value, keys: &[&str], bound: &str, shown: &str, out: &mut Vec<Error>) {
+fn at_most(status: &Value, keys: &[&str], bound: &str, shown: &str, out: &mut FieldErrors) {
     let most = number(status, bound);
     for key in keys {
         let value = number(status, key);
@@ -22,7 +23,7 @@ fn at_most(status: &Value, keys: &[&str], bound: &str, shown: &str, out: &mut Ve
     }
 }
 
-fn collisions(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
+fn collisions(new: &Value, old: &Value, path: &Path, out: &mut FieldErrors) {
     let path = path.child("collisionCount");
     let (now, was) = (int(get(new, "status"), "collisionCount"), int(get(old, "status"), "collisionCount"));
     if let Some(was) = was
@@ -33,7 +34,7 @@ fn collisions(new: &Value, old: &Value, path: &Path, out: &mut Vec<Error>) {
 }
 
 /// Of a replica set or replication controller.
-pub(in crate::validation) fn replicas(new: &Value, _: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn replicas(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     counts(
         status,
@@ -59,7 +60,7 @@ pub(in crate::validation) fn replicas(new: &Value, _: &Value, out: &mut Vec<Erro
 }
 
 /// Of a deployment.
-pub(in crate::validation) fn deployment(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn deployment(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     let keys = [
         "observedGeneration",
@@ -78,7 +79,7 @@ pub(in crate::validation) fn deployment(new: &Value, old: &Value, out: &mut Vec<
 }
 
 /// Of a daemon set.
-pub(in crate::validation) fn daemon_set(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn daemon_set(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     let keys = [
         "currentNumberScheduled",
@@ -96,7 +97,7 @@ pub(in crate::validation) fn daemon_set(new: &Value, old: &Value, out: &mut Vec<
 }
 
 /// Of a stateful set.
-pub(in crate::validation) fn stateful_set(new: &Value, old: &Value, out: &mut Vec<Error>) {
+pub(in crate::validation) fn stateful_set(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     let keys = [
         "replicas",

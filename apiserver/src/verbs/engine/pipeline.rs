@@ -182,13 +182,10 @@ impl Engine {
         reservation: &mut Reservation,
     ) -> Result<WriteOutcome, Status> {
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
-        errors.extend(
-            self.gated.relaxed.validating(storage, None, || validation::validate_create(t.row, storage, &object)),
-        );
+        errors.extend(validation::validate_create(self.gated.relaxed, t.row, storage, &object));
         errors.extend(self.gated.validate_gated(storage, "", &object, None));
         self.refuse(t, storage, &object, true, errors)?;
-        let warned = || validation::warnings(storage, "", &object, None);
-        t.warnings.extend(self.gated.relaxed.validating(storage, None, warned));
+        t.warnings.extend(validation::warnings(self.gated.relaxed, storage, "", &object, None));
         let name = meta::text(&object, "name").to_owned();
         self.validate_creation(t, &mut object).await?;
         let key = self.key(storage, t.namespace, &name);

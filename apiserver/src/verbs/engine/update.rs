@@ -201,14 +201,14 @@ impl Engine {
         old: &Value,
     ) -> Result<(), Status> {
         let mut errors = self.check_admin_access(t, storage, new, Some(old)).await;
-        errors.extend(self.gated.relaxed.validating(storage, Some(old), || match t.subresource {
-            "" | "scale" => validation::validate_update(t.row, storage, new, old),
-            subresource => validation::validate_subresource(storage, subresource, new, old),
-        }));
+        let options = self.gated.relaxed.for_update(storage, old);
+        errors.extend(match t.subresource {
+            "" | "scale" => validation::validate_update(options, t.row, storage, new, old),
+            subresource => validation::validate_subresource(options, storage, subresource, new, old),
+        });
         errors.extend(self.gated.validate_gated(storage, t.subresource, new, Some(old)));
         self.refuse(t, storage, new, false, errors)?;
-        let warned = || validation::warnings(storage, t.subresource, new, Some(old));
-        t.warnings.extend(self.gated.relaxed.validating(storage, Some(old), warned));
+        t.warnings.extend(validation::warnings(options, storage, t.subresource, new, Some(old)));
         self.validate_change(t, new, old).await
     }
 
