@@ -175,7 +175,7 @@ async fn brought(caller: &Arc<Caller>, row: &Row, object: &Value) -> Result<Opti
         return Ok(None);
     }
     if row.custom.is_some() {
-        return Ok(crd::convert::between(Some(&**caller), row, vec![object.clone()]).await?.pop());
+        return Ok(crd::convert::between(&**caller, row, vec![object.clone()]).await?.pop());
     }
     let (group, _) = api_version.split_once('/').unwrap_or(("", api_version));
     Ok(Some(conversion::convert(object.clone(), group, kind, &row.group, &row.version)))

@@ -28,7 +28,7 @@ pub trait WebhookClient: Send + Sync {
 
 /// Brings objects of a custom resource into a row's version, as they are stored and read: what its schema does not know
 /// goes. Those that are in it already are left alone.
-pub async fn to(caller: Option<&dyn WebhookClient>, row: &Resource, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+pub async fn to(caller: &dyn WebhookClient, row: &Resource, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
     let Some(served) = version_of(row) else { return Ok(objects) };
     let other = foreign(&row.api_version(), &objects);
     let mut objects = between(caller, row, objects).await?;
@@ -45,7 +45,7 @@ fn foreign(wanted: &str, objects: &[Value]) -> Vec<usize> {
 
 /// Brings objects of a custom resource into a row's version, and does no more to them.
 pub async fn between(
-    caller: Option<&dyn WebhookClient>,
+    caller: &dyn WebhookClient,
     row: &Resource,
     mut objects: Vec<Value>,
 ) -> Result<Vec<Value>, Status> {
@@ -57,7 +57,6 @@ pub async fn between(
     }
     if let Conversion::Webhook(webhook) = &*served.conversion {
         let sent: Vec<Value> = other.iter().map(|i| std::mem::take(&mut objects[*i])).collect();
-        let caller = caller.ok_or_else(|| Status::unknown("conversion webhooks are not available"))?;
         let since = Instant::now();
         let converted = webhook.convert(caller, &wanted, &sent).await;
         meters::called(converted.as_ref().err().map_or("", |failed| failed.kind), since);

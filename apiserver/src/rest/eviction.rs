@@ -216,7 +216,7 @@ async fn ask(engine: &Arc<Engine>, row: &Row, budget: &Value, pod: &str, dry_run
         if dry_run {
             return Ok(());
         }
-        match InProcess(engine.clone()).update(&identity::server_user(), row, "status", budget).await {
+        match InProcess::over(engine.clone()).update(&identity::server_user(), row, "status", budget).await {
             Err(e) if e.is_conflict() => {}
             outcome => return outcome.map(|_| ()),
         }

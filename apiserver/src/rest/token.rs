@@ -29,10 +29,9 @@ pub(super) async fn request(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) ->
     let Some((account, _)) = engine.read(row, &r.info.namespace, &r.info.name).await? else {
         return Err(Status::not_found(&row.group, &row.plural, &r.info.name));
     };
-    let Some(issuer) = engine.tokens.get() else { return Err(Status::generic_not_found()) };
-    issuer.complete(&account, &mut object)?;
+    engine.tokens.complete(&account, &mut object)?;
     engine.validate_admission(&mut t, Operation::Create, Some(&mut object), None).await?;
-    let issued = issuer.issue(&account, object).await?;
+    let issued = engine.tokens.issue(&account, object).await?;
     let credential = ("authentication.kubernetes.io/issued-credential-id".to_owned(), issued.credential);
     r.recorder.annotate([credential].into());
     Ok(reply_object(engine, r, row, 201, &issued.object)?.warn(issued.warnings))

@@ -18,6 +18,7 @@ use anyhow::Context as _;
 use shared::flags::FlagSet;
 use shared::run::{Shutdown, TaskGroup};
 
+use self::pipeline::EngineParts;
 use self::settings::Settings;
 use crate::audit::Audit;
 use crate::bootstrap::{self, HookProgress};
@@ -29,6 +30,7 @@ use crate::serve::debug_socket;
 use crate::serve::health::{HealthChecks, Milestones, Results, StartGracePeriods};
 use crate::serve::{GracefulShutdown, Server, listen};
 use crate::storage::transform::Loaded;
+use crate::verbs::InProcess;
 use crate::verbs::closing::{AT_ONCE, WatchTermination};
 use crate::verbs::engine::Engine;
 
@@ -95,10 +97,14 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let caches = etcd::cache(&process, &store, settings.encodings, settings.caching);
     etcd::look_after(&process, &store);
 
-    let (engine, services) = pipeline::engine(&process, settings.objects, store, caches);
-    let cx = pipeline::context(&process, &engine, &addresses, &settings.egress);
+    let (objects, in_process) = (settings.objects, InProcess::default());
+    let services = pipeline::services(&process, settings.services, &objects.rows, &store, &caches);
+    let cx = pipeline::context(&process, &in_process, (&objects.rows, &caches), &addresses, &settings.egress);
     let access = access::access(&cx).await?;
-    pipeline::complete(&engine, &access, &cx)?;
+    let admission = access::admission(&access, &cx)?;
+    let parts = EngineParts { objects, store, caches, services: services.clone(), access: access.clone(), admission };
+    let engine = pipeline::engine(&process, parts, &cx);
+    in_process.connect(&engine);
 
     work::follow_flow_control(&process, &access, &cx.api);
     let aggregator = work::follow_groups(&process, &cx, &engine)?;

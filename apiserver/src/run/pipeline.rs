@@ -1,7 +1,7 @@
-//! The object pipeline, and what is plugged into it: policies need its API, and it needs their verdicts, so that it is
-//! made first and completed when they are there.
+//! The object pipeline and its parts. Filters and admission plugins use the API of the engine that asks them: they are
+//! made first, over a pipeline that the engine is connected to when it is built whole.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use shared::authz::Attributes;
 use tokio::sync::Semaphore;
@@ -9,11 +9,12 @@ use tokio::sync::Semaphore;
 use super::Process;
 use super::settings::Objects;
 use crate::access::Access;
-use crate::admission::Caller;
+use crate::admission::{Caller, Chain};
 use crate::api::{Api, Permits, ServerContext};
 use crate::cache::{CacheReader, CacheRegistry};
 use crate::egress::Egress;
-use crate::rest::{AllocationStorage, CoreActions, Services};
+use crate::rest::{AllocationStorage, CoreActions, ServiceRanges, Services};
+use crate::rows::Rows;
 use crate::serve::listen::Addresses;
 use crate::storage::Store;
 use crate::verbs::InProcess;
@@ -33,50 +34,31 @@ impl Permits for AdmissionAuthorizer {
     }
 }
 
-/// The engine with the storages of the core group above it.
-pub(super) fn engine(
+/// The storages of the core group, which stand around the engine's writes.
+pub(super) fn services(
     process: &Process,
-    objects: Objects,
-    store: Store,
-    caches: Arc<CacheRegistry>,
-) -> (Arc<Engine>, Arc<Services>) {
-    let Objects { rows, services, binding, policy, gated, versions, event_ttl } = objects;
+    ranges: ServiceRanges,
+    rows: &Rows,
+    store: &Store,
+    caches: &Arc<CacheRegistry>,
+) -> Arc<Services> {
     let backend = AllocationStorage { rows: rows.clone(), store: store.clone(), caches: caches.clone() };
-    let services = Arc::new(Services::new(services, Arc::new(backend), process.tasks.clone()));
-    let engine = Engine {
-        rows,
-        store,
-        caches,
-        etcd_lists: Semaphore::new(ETCD_LISTS),
-        hook: services.clone(),
-        actions: Arc::new(CoreActions { binding }),
-        policy,
-        gated,
-        versions,
-        event_ttl,
-        admission: OnceLock::new(),
-        tokens: OnceLock::new(),
-        virtuals: OnceLock::new(),
-        permits: OnceLock::new(),
-        caller: OnceLock::new(),
-        closing: process.closing.clone(),
-        answered: process.answered.clone(),
-    };
-    (Arc::new(engine), services)
+    Arc::new(Services::new(ranges, Arc::new(backend), process.tasks.clone()))
 }
 
-/// Builds the context of all components.
+/// Builds the context of all components, over the pipeline that the engine will be connected to.
 pub(super) fn context(
     process: &Process,
-    engine: &Arc<Engine>,
+    pipeline: &InProcess,
+    (rows, caches): (&Rows, &Arc<CacheRegistry>),
     addresses: &Addresses,
     egress: &Egress,
 ) -> ServerContext {
     ServerContext {
         flags: process.flags.clone(),
-        reader: Arc::new(CacheReader::new(engine.caches.clone(), engine.rows.clone())),
-        api: Api::new(Arc::new(InProcess(engine.clone())), engine.rows.clone()),
-        rows: engine.rows.clone(),
+        reader: Arc::new(CacheReader::new(caches.clone(), rows.clone())),
+        api: Api::new(Arc::new(pipeline.clone()), rows.clone()),
+        rows: rows.clone(),
         tasks: process.tasks.clone(),
         shutdown: process.shutdown.clone(),
         answered: process.answered.clone(),
@@ -86,8 +68,20 @@ pub(super) fn context(
     }
 }
 
-/// Plugs in what was made over the engine's own context.
-pub(super) fn complete(engine: &Engine, access: &Arc<Access>, cx: &ServerContext) -> anyhow::Result<()> {
+/// Parts of the engine that were made before it.
+pub(super) struct EngineParts {
+    pub(super) objects: Objects,
+    pub(super) store: Store,
+    pub(super) caches: Arc<CacheRegistry>,
+    pub(super) services: Arc<Services>,
+    pub(super) access: Arc<Access>,
+    pub(super) admission: Chain,
+}
+
+/// Builds the engine from its parts.
+pub(super) fn engine(process: &Process, parts: EngineParts, cx: &ServerContext) -> Arc<Engine> {
+    let EngineParts { objects, store, caches, services, access, admission } = parts;
+    let Objects { rows, binding, policy, gated, versions, event_ttl } = objects;
     let caller = Caller::new(
         cx.reader.clone(),
         cx.tasks.clone(),
@@ -95,11 +89,23 @@ pub(super) fn complete(engine: &Engine, access: &Arc<Access>, cx: &ServerContext
         cx.flags.boolean("enable-aggregator-routing"),
         cx.egress.clone(),
     );
-    // Each is set once, here.
-    let _ = engine.admission.set(super::access::admission(access, cx)?);
-    let _ = engine.tokens.set(access.token_issuer());
-    let _ = engine.virtuals.set(access.virtuals());
-    let _ = engine.permits.set(Arc::new(AdmissionAuthorizer(access.clone())));
-    let _ = engine.caller.set(Arc::new(caller));
-    Ok(())
+    Arc::new(Engine {
+        rows,
+        store,
+        caches,
+        etcd_lists: Semaphore::new(ETCD_LISTS),
+        hook: services,
+        actions: Arc::new(CoreActions { binding }),
+        policy,
+        gated,
+        versions,
+        event_ttl,
+        admission,
+        tokens: access.token_issuer(),
+        virtuals: access.virtuals(),
+        permits: Arc::new(AdmissionAuthorizer(access)),
+        caller: Arc::new(caller),
+        closing: process.closing.clone(),
+        answered: process.answered.clone(),
+    })
 }

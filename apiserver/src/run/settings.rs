@@ -33,13 +33,14 @@ pub(super) struct Settings {
     pub(super) encodings: usize,
     /// Resources with watch caches.
     pub(super) caching: Caching,
+    /// Ranges of Services.
+    pub(super) services: ServiceRanges,
     pub(super) objects: Objects,
 }
 
 /// Settings of objects and their storage.
 pub(super) struct Objects {
     pub(super) rows: Rows,
-    pub(super) services: ServiceRanges,
     pub(super) binding: BindingEffects,
     pub(super) policy: WritePolicy,
     pub(super) gated: FieldGates,
@@ -66,13 +67,13 @@ impl Settings {
                 versions: StorageVersions::from_flags(flags, &rows),
                 event_ttl: i64::try_from(flags.duration("event-ttl").as_secs()).unwrap_or(3600),
                 rows,
-                services,
                 binding: BindingEffects {
                     clears_nomination: flags.enabled("ClearingNominatedNodeNameAfterBinding"),
                     labels: flags.enabled("PodTopologyLabelsAdmission"),
                 },
             },
             addresses,
+            services,
             response_policy,
             way,
             node_port,

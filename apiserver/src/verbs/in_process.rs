@@ -8,6 +8,7 @@ use proto::resources::{Resource, Row};
 use shared::authn::UserInfo;
 use shared::metrics::{self, CounterVec};
 use shared::status::Status;
+use tokio::sync::SetOnce;
 
 use super::delete::options_object;
 use super::engine::{DeleteOptions, Engine, WriteTarget};
@@ -24,8 +25,27 @@ use crate::storage::codec;
 /// Field manager of the server's own writes.
 pub const MANAGER: &str = "kube-apiserver";
 
-/// [`Pipeline`] over an engine.
-pub struct InProcess(pub Arc<Engine>);
+/// [`Pipeline`] over an engine, which may be built later: requests wait until it is.
+///
+/// Answers for upstream's loopback client, which parts of the server hold before there is a server to reach.
+#[derive(Clone, Default)]
+pub struct InProcess(Arc<SetOnce<Arc<Engine>>>);
+
+impl InProcess {
+    /// The pipeline over an engine that is there.
+    pub fn over(engine: Arc<Engine>) -> Self {
+        Self(Arc::new(SetOnce::new_with(Some(engine))))
+    }
+
+    /// Connects the pipeline to its engine; the first one stays.
+    pub fn connect(&self, engine: &Arc<Engine>) {
+        drop(self.0.set(engine.clone()));
+    }
+
+    async fn engine(&self) -> &Arc<Engine> {
+        self.0.wait().await
+    }
+}
 
 fn canonical(row: &Resource, object: &Value) -> Result<Value, Status> {
     let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
@@ -53,13 +73,13 @@ fn count(verb: &str, row: &Row, subresource: &str) {
 impl Pipeline for InProcess {
     async fn get(&self, resource: &Row, namespace: &str, name: &str) -> Result<Value, Status> {
         count("GET", resource, "");
-        let found = self.0.read(resource, namespace, name).await?;
+        let found = self.engine().await.read(resource, namespace, name).await?;
         found.map(|(v, _)| v).ok_or_else(|| Status::not_found(&resource.group, &resource.plural, name))
     }
 
     async fn list(&self, resource: &Row, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
         count("LIST", resource, "");
-        let found = list::collect(&self.0, resource, namespace.unwrap_or(""), &Selection::everything()).await?;
+        let found = list::collect(self.engine().await, resource, namespace.unwrap_or(""), &Selection::everything()).await?;
         Ok(found.items.iter().filter_map(|e| codec::value(resource, &e.raw).ok()).collect())
     }
 
@@ -70,7 +90,8 @@ impl Pipeline for InProcess {
         managers::created(resource, "", &mut object, MANAGER);
         let options = options();
         let mut t = WriteTarget::new(resource, (namespace, ""), user, &options);
-        self.0.create(&mut t, object).await?.tree(&self.0, resource)
+        let engine = self.engine().await;
+        engine.create(&mut t, object).await?.tree(engine, resource)
     }
 
     async fn update(&self, user: &UserInfo, resource: &Row, subresource: &str, object: Value) -> Result<Value, Status> {
@@ -79,15 +100,16 @@ impl Pipeline for InProcess {
         let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
         let options = options();
         let mut t = WriteTarget { subresource, ..WriteTarget::new(resource, (&namespace, &name), user, &options) };
+        let engine = self.engine().await;
         let mut change = |old: Option<&Value>| {
             let mut new = object.clone();
             if let Some(old) = old {
-                let kind = WrittenKind { rows: &self.0.rows, row: resource, conversions: None };
+                let kind = WrittenKind { rows: &engine.rows, row: resource, conversions: None };
                 managers::updated(kind, subresource, old, &mut new, MANAGER);
             }
             Ok(new)
         };
-        self.0.update(&mut t, &mut change).await?.0.tree(&self.0, resource)
+        engine.update(&mut t, &mut change).await?.0.tree(engine, resource)
     }
 
     async fn apply(
@@ -103,13 +125,14 @@ impl Pipeline for InProcess {
         let options = WriteOptions { field_manager: manager.to_owned(), force: true, ..WriteOptions::default() };
         let target = WriteTarget::new(resource, (&namespace, &name), user, &options);
         let mut t = WriteTarget { subresource, applies: true, ..target };
+        let engine = self.engine().await;
         let mut change = |old: Option<&Value>| {
-            let kind = WrittenKind { rows: &self.0.rows, row: resource, conversions: None };
+            let kind = WrittenKind { rows: &engine.rows, row: resource, conversions: None };
             let mut new = managers::applied(kind, subresource, old, &object, &options)?;
             write::default_applied(resource, &mut new)?;
             Ok(new)
         };
-        self.0.update(&mut t, &mut change).await?.0.tree(&self.0, resource)
+        engine.update(&mut t, &mut change).await?.0.tree(engine, resource)
     }
 
     async fn delete(
@@ -139,6 +162,6 @@ impl Pipeline for InProcess {
         let options = options();
         let mut t = WriteTarget::new(resource, (namespace, name), user, &options);
         t.options_object = options_object(&delete);
-        self.0.delete(&mut t, &delete).await.map(|_| ())
+        self.engine().await.delete(&mut t, &delete).await.map(|_| ())
     }
 }

@@ -152,8 +152,7 @@ async fn create_virtual(
     }
     let mut t = target(r, row, "", options, "CreateOptions");
     engine.admit_and_validate(&mut t, Operation::Create, Some(&mut object), None).await?;
-    let Some(virtuals) = engine.virtuals.get() else { return Err(Status::generic_method_not_allowed()) };
-    match virtuals.create(&r.user, row, namespace, object).await {
+    match engine.virtuals.create(&r.user, row, namespace, object).await {
         Some(answer) => reply_object(engine, r, row, 201, &answer?),
         None => Err(Status::generic_method_not_allowed()),
     }

@@ -46,9 +46,9 @@ impl Engine {
 
     /// Runs validating admission of a create; asks for the right to create first where the request was not a create.
     pub(super) async fn validate_creation(&self, t: &mut WriteTarget<'_>, object: &mut Value) -> Result<(), Status> {
-        if let (Some(question), Some(permits)) = (&t.creation, self.permits.get()) {
+        if let Some(question) = &t.creation {
             let refused = |why: String| Status::forbidden(&t.row.group, &t.row.plural, t.name, &why);
-            permits.ask(question).await.map_err(refused)?;
+            self.permits.ask(question).await.map_err(refused)?;
         }
         self.validate_admission(t, Operation::Create, Some(object), None).await
     }
@@ -104,12 +104,14 @@ impl Engine {
         object: Option<&mut Value>,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        let Some(chain) = self.admission.get().filter(|_| !t.admitted) else { return Ok(()) };
+        if t.admitted {
+            return Ok(());
+        }
         let mut annotations = BTreeMap::new();
         let mut asked = attributes(t, operation, object, old, &mut annotations);
         let outcome = match round {
-            AdmissionPhase::Mutating => chain.admit(&mut asked).await,
-            AdmissionPhase::Validating => chain.validate(&mut asked).await,
+            AdmissionPhase::Mutating => self.admission.admit(&mut asked).await,
+            AdmissionPhase::Validating => self.admission.validate(&mut asked).await,
         };
         t.recorder.annotate(annotations);
         outcome

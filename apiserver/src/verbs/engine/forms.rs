@@ -24,7 +24,7 @@ impl Engine {
         if !crd::changes_version(row) {
             return Ok(object);
         }
-        let mut converted = crd::convert::to(self.webhooks(), row, vec![object]).await?;
+        let mut converted = crd::convert::to(&*self.caller, row, vec![object]).await?;
         Ok(converted.pop().unwrap_or_default())
     }
 
@@ -35,7 +35,7 @@ impl Engine {
             return codec::encode(row, object, self.policy.media).map_err(failed);
         }
         let storage = row.storage();
-        let converted = crd::convert::to(self.webhooks(), &storage, vec![object.clone()]).await?;
+        let converted = crd::convert::to(&*self.caller, &storage, vec![object.clone()]).await?;
         codec::encode(&storage, converted.first().unwrap_or(object), self.policy.media).map_err(failed)
     }
 
@@ -46,7 +46,7 @@ impl Engine {
         }
         let failed = |e: codec::CodecError| Status::internal(&e.to_string());
         let trees = entries.iter().map(|e| codec::value(row, &e.raw)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        let converted = crd::convert::to(self.webhooks(), row, trees).await?;
+        let converted = crd::convert::to(&*self.caller, row, trees).await?;
         let entry = |(old, tree): (Arc<Entry>, Value)| {
             let raw = Raw::Json(tree.to_string().into());
             Arc::new(Entry::from_tree(row, &old.key, raw, &tree, old.revision))

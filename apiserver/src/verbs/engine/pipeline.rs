@@ -1,7 +1,7 @@
 //! The engine, and creation. Answers for upstream's generic registry `Store.Create`.
 
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use proto::Value;
 use proto::resources::{Resource, Row};
@@ -74,16 +74,16 @@ pub struct Engine {
     pub versions: Option<Arc<StorageVersions>>,
     /// Seconds events live.
     pub event_ttl: i64,
-    /// Admission, once it is built (it reads through this engine).
-    pub admission: OnceLock<Chain>,
+    /// Admission, which reads and writes through this engine ([`InProcess`](crate::verbs::InProcess)).
+    pub admission: Chain,
     /// Answers token requests.
-    pub tokens: OnceLock<Arc<dyn TokenIssuer>>,
+    pub tokens: Arc<dyn TokenIssuer>,
     /// Answers the resources that are computed.
-    pub virtuals: OnceLock<Arc<dyn VirtualResources>>,
+    pub virtuals: Arc<dyn VirtualResources>,
     /// Asks the authorisers about what a request turns out to need besides its own verb.
-    pub permits: OnceLock<Arc<dyn Permits>>,
+    pub permits: Arc<dyn Permits>,
     /// Calls conversion webhooks.
-    pub caller: OnceLock<Arc<dyn WebhookClient>>,
+    pub caller: Arc<dyn WebhookClient>,
     /// Ends watches when the server goes down.
     pub closing: Arc<WatchTermination>,
     /// Triggered when the last request was answered.
@@ -103,11 +103,6 @@ impl Engine {
             }
         };
         self.answered.token().run_until_cancelled(settled).await;
-    }
-
-    /// Client of conversion webhooks, once it is built.
-    pub(super) fn webhooks(&self) -> Option<&dyn WebhookClient> {
-        self.caller.get().map(|client| &**client)
     }
 
     /// The key of an object.

@@ -126,7 +126,7 @@ impl Engine {
             for (api_version, object) in wanted {
                 let version = api_version.rsplit('/').next().unwrap_or_default();
                 let converted = match crd::version(&self.rows, t.row, version) {
-                    Some(row) => crd::convert::between(self.webhooks(), &row, vec![object.clone()]).await,
+                    Some(row) => crd::convert::between(&*self.caller, &row, vec![object.clone()]).await,
                     None => Err(Status::not_found(&t.row.group, &t.row.plural, t.name)),
                 };
                 let converted = converted.map(|mut all| all.pop().unwrap_or_default()).map_err(|why| why.message);
