@@ -32,11 +32,13 @@ pub enum Permit {
     InFlight(inflight::Permit),
 }
 
-/// There is no room.
-pub(super) struct TooManyRequests {
-    pub(super) status: Status,
+/// Refusal of a request there is no room for.
+#[derive(Debug)]
+pub struct TooManyRequests {
+    /// `429`, with the seconds to wait.
+    pub status: Status,
     /// Flow schema and priority level of the request.
-    pub(super) classified: Option<Classified>,
+    pub classified: Option<Classified>,
 }
 
 impl ConcurrencyLimiter {

@@ -1,8 +1,9 @@
 //! Filters between a request and its verb: authentication, impersonation, concurrency, authorization. In: a request's
 //! head. Out: the user to act as, or the error.
 //!
-//! Answers for upstream's filter chain (authentication, impersonation, max-in-flight, authorisation) and for the
-//! review resources, which ask the same parties. Nothing here reads a body or writes a response.
+//! Answers for upstream's filters (`WithAuthentication`, `WithImpersonation`, `WithPriorityAndFairness`,
+//! `WithAuthorization`), which `serve::chain` runs in their order, and for the review resources, which ask the same
+//! parties. Nothing here reads a body or writes a response.
 
 mod concurrency;
 mod constrained;
@@ -24,14 +25,13 @@ use shared::authz::Attributes;
 use shared::status::Status;
 use shared::traces::{self, SpanKind};
 
-pub use concurrency::{ConcurrencyLimiter, Permit, is_long_running};
+pub use concurrency::{ConcurrencyLimiter, Permit, TooManyRequests, is_long_running};
 use counters::Counters;
 pub use inflight::Limits;
 pub use reviews::Reviews;
 
 use crate::api::{RequestInfo, TokenIssuer, VirtualResources};
 use crate::authz::Authorization;
-use crate::flowcontrol::Classified;
 use crate::machinery::query::Query;
 use crate::tokens::ServiceAccounts;
 
@@ -52,37 +52,31 @@ pub struct Head<'a> {
     pub info: &'a RequestInfo,
 }
 
-/// The way is free.
+/// Impersonation of a user by another who may.
 #[derive(Debug)]
-pub struct Authorized {
+pub struct Impersonated {
     /// User to act as.
     pub user: UserInfo,
-    /// Held until the response is written; none for requests that take as long as the client likes.
-    pub permit: Option<Permit>,
+    /// Verb of constrained impersonation that allowed it; empty for others.
+    pub constraint: &'static str,
 }
 
-/// Findings of the filters for the audit log; filled in whether the request gets through or not.
-#[derive(Debug, Default)]
-pub struct FilterFindings {
-    /// Impersonated user.
-    pub impersonated: Option<UserInfo>,
-    /// The verb of constrained impersonation that he was allowed it by.
-    pub constraint: &'static str,
+/// Decision of the authorizers.
+#[derive(Debug)]
+pub struct AuthorizationOutcome {
     /// Annotations of the audit event.
     pub annotations: BTreeMap<String, String>,
-    /// Flow schema and priority level of the request.
-    pub classified: Option<Classified>,
+    /// Refusal of the request, when it is refused.
+    pub refusal: Option<AccessError>,
 }
 
-/// The way is barred.
+/// Refusal by the authorizers.
 #[derive(Debug)]
 pub enum AccessError {
     /// With an API object that says why.
     Status(Box<Status>),
     /// The authorisers failed: plain text with code 500, as upstream has it.
     Failure(String),
-    /// There is no room: plain text with code 429.
-    Throttled(Box<Status>),
 }
 
 impl From<Status> for AccessError {
@@ -169,68 +163,58 @@ impl Access {
         }
     }
 
-    /// Takes a request of a known user through the rest of the chain: `400`, `429` or `403` when it does not get
-    /// through.
-    pub async fn admit(
-        &self,
-        head: &Head<'_>,
-        user: UserInfo,
-        notes: &mut FilterFindings,
-    ) -> Result<Authorized, AccessError> {
-        let filters = &self.counters.filters;
-        let mut begun = Instant::now();
-        let mut step = || std::mem::replace(&mut begun, Instant::now()).elapsed().as_secs_f64();
-        let user = spanned("impersonation", pin!(self.acting(head, user, notes))).await?;
-        filters.impersonation.observe(step());
-        let permit = match spanned("priorityandfairness", pin!(self.limiter.enter(head, &user))).await {
-            Ok(permit) => permit,
-            Err(full) => {
-                notes.classified = full.classified;
-                return Err(AccessError::Throttled(Box::new(full.status)));
+    /// Resolves impersonation: `None` where none is asked for. `400` for a malformed request, `403` when the user may not
+    /// act as the other.
+    pub async fn impersonate(&self, head: &Head<'_>, user: &UserInfo) -> Result<Option<Impersonated>, Status> {
+        let started = Instant::now();
+        let impersonated = spanned("impersonation", pin!(self.resolve_impersonation(head, user))).await?;
+        self.counters.filters.impersonation.observe(started.elapsed().as_secs_f64());
+        if let Some(Impersonated { user: other, .. }) = &impersonated {
+            tracing::debug!(user = user.name, as_user = other.name, "User is impersonating another user");
+        }
+        Ok(impersonated)
+    }
+
+    async fn resolve_impersonation(&self, head: &Head<'_>, user: &UserInfo) -> Result<Option<Impersonated>, Status> {
+        let Some(modes) = &self.modes else {
+            let Some(wish) = impersonation::requested(head.headers)? else { return Ok(None) };
+            for question in wish.questions(user) {
+                self.demand(&question).await?;
             }
+            return Ok(Some(Impersonated { user: wish.user(), constraint: "" }));
         };
-        filters.fairness.observe(step());
-        notes.classified = permit.as_ref().and_then(Permit::classified);
-        let question = attributes(head, &user);
+        let Some(wish) = constrained::requested(head.headers)? else { return Ok(None) };
+        let (user, constraint) = modes.authorize(self, &wish, &attributes(head, user)).await?;
+        Ok(Some(Impersonated { user, constraint }))
+    }
+
+    /// Waits for a seat of priority and fairness, or takes a place in flight; none for requests that are exempt.
+    pub async fn enter(&self, head: &Head<'_>, user: &UserInfo) -> Result<Option<Permit>, TooManyRequests> {
+        let started = Instant::now();
+        let permit = spanned("priorityandfairness", pin!(self.limiter.enter(head, user))).await?;
+        self.counters.filters.fairness.observe(started.elapsed().as_secs_f64());
+        Ok(permit)
+    }
+
+    /// Asks the authorizers.
+    pub async fn authorize(&self, head: &Head<'_>, user: &UserInfo) -> AuthorizationOutcome {
+        let question = attributes(head, user);
         let started = Instant::now();
         let verdict = spanned("authorization", pin!(self.authorization.verdict(&question))).await;
         self.counters.authorized(&verdict, started);
-        filters.authorization.observe(step());
-        let mut note = |key: &str, text: &str| notes.annotations.insert(key.to_owned(), text.to_owned());
-        if verdict.is_allowed() {
-            note(DECISION, "allow");
-            note(REASON, &verdict.reason);
-            return Ok(Authorized { user, permit });
-        }
-        if let Some(error) = verdict.error {
-            note(REASON, "internal error");
-            return Err(AccessError::Failure(error));
-        }
-        note(DECISION, "forbid");
-        note(REASON, &verdict.reason);
-        Err(deny::unauthorised_request(&question, &verdict.reason).into())
-    }
-
-    /// Resolves impersonation: returns the user that a user acts as.
-    async fn acting(&self, head: &Head<'_>, user: UserInfo, notes: &mut FilterFindings) -> Result<UserInfo, Status> {
-        let other = match &self.modes {
-            Some(modes) => {
-                let Some(wish) = constrained::requested(head.headers)? else { return Ok(user) };
-                let (other, constraint) = modes.authorize(self, &wish, &attributes(head, &user)).await?;
-                notes.constraint = constraint;
-                other
-            }
-            None => {
-                let Some(wish) = impersonation::requested(head.headers)? else { return Ok(user) };
-                for question in wish.questions(&user) {
-                    self.demand(&question).await?;
-                }
-                wish.user()
-            }
+        self.counters.filters.authorization.observe(started.elapsed().as_secs_f64());
+        let allowed = verdict.is_allowed();
+        let (word, refusal) = match verdict.error {
+            Some(error) if !allowed => (None, Some(AccessError::Failure(error))),
+            _ if allowed => (Some("allow"), None),
+            _ => (Some("forbid"), Some(deny::unauthorised_request(&question, &verdict.reason).into())),
         };
-        tracing::debug!(user = user.name, as_user = other.name, "User is impersonating another user");
-        notes.impersonated = Some(other.clone());
-        Ok(other)
+        let reason = if word.is_some() { verdict.reason } else { "internal error".to_owned() };
+        let mut annotations = BTreeMap::from([(REASON.to_owned(), reason)]);
+        if let Some(word) = word {
+            annotations.insert(DECISION.to_owned(), word.to_owned());
+        }
+        AuthorizationOutcome { annotations, refusal }
     }
 
     /// Reports whether the authorizers allow a request.

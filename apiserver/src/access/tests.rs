@@ -79,20 +79,21 @@ async fn send(info: &RequestInfo, headers: &[(&'static str, &'static str)]) -> R
     let head = Head { method: "GET", query: "", headers: &map, certificates: &[], info };
     let access = access();
     let user = access.authenticate(&head).await.map_err(|s| (s.code, s.message))?;
-    let mut notes = FilterFindings::default();
-    let passed = access.admit(&head, user, &mut notes).await;
-    let decision = notes.annotations.get("authorization.k8s.io/decision").map(String::as_str);
-    match passed {
-        Ok(pass) => {
+    let impersonated = access.impersonate(&head, &user).await.map_err(|s| (s.code, s.message))?;
+    let user = impersonated.map_or(user, |impersonated| impersonated.user);
+    let _permit = access.enter(&head, &user).await.map_err(|full| (full.status.code, full.status.message))?;
+    let AuthorizationOutcome { annotations, refusal } = access.authorize(&head, &user).await;
+    let decision = annotations.get("authorization.k8s.io/decision").map(String::as_str);
+    match refusal {
+        None => {
             assert_eq!(decision, Some("allow"));
-            Ok(pass.user.name)
+            Ok(user.name)
         }
-        Err(AccessError::Status(s)) => {
+        Some(AccessError::Status(s)) => {
             assert_ne!(decision, Some("allow"));
             Err((s.code, s.message))
         }
-        Err(AccessError::Failure(text)) => Err((500, text)),
-        Err(AccessError::Throttled(s)) => Err((s.code, s.message)),
+        Some(AccessError::Failure(text)) => Err((500, text)),
     }
 }
 

@@ -14,7 +14,8 @@ use shared::run::Shutdown;
 use shared::upgrade::{self, Listening, Secured};
 use tokio::net::TcpSocket;
 
-use super::handler::{Peer, handle};
+use super::chain::handle;
+use super::context::Peer;
 use super::server::Server;
 
 /// Streams of an HTTP/2 connection unless `--http2-max-streams-per-connection` says otherwise.

@@ -5,10 +5,12 @@
 mod aggregated;
 mod answer;
 mod body;
+mod chain;
 mod constants;
+mod context;
 pub mod debug_socket;
+mod endpoint;
 mod graceful_shutdown;
-mod handler;
 pub mod health;
 pub mod info;
 pub mod listen;

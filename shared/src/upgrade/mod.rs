@@ -3,6 +3,24 @@
 //! asks, [`relay`] for whoever stands between.
 //!
 //! What the frames mean is none of this room's business.
+//!
+//! # From the socket to a handler
+//!
+//! The API server and the components with a secure port are actix-web apps. actix-web hands over a connection only for
+//! WebSocket, reads and refuses heads of HTTP/1 in ways of its own, and its HTTP/2 has neither limits of streams nor
+//! GOAWAY. So it is given requests, and not sockets; between the two stand, outermost first:
+//!
+//! | layer | for |
+//! |---|---|
+//! | `crate::connections` | a place for each connection: strangers do not get the last ones, the busiest source makes room |
+//! | `crate::read_ahead` | one system call for all bytes that have arrived |
+//! | `tokio_rustls` ([`listen`]) | TLS; the protocol is chosen by ALPN |
+//! | [`http1_filter`] | HTTP/1: passes on heads and bodies that were validated, keeps the protocol that was really asked for ([`protocol`]) and the error of a refused head ([`refusal`]) in headers of its own |
+//! | [`request_head`] [`chunked_body`] | HTTP/1: what Go's server accepts and refuses, with its codes and texts. Pure |
+//! | actix-http's HTTP/1 | parsing of what was passed on, responses, keep-alive |
+//! | [`pipelining`] | HTTP/1: one request at a time, in order; a refused one is answered in its turn |
+//! | [`http2`] | HTTP/2 over h2 in place of actix-http's: limits of streams, GOAWAY, one write for all streams of a connection |
+//! | the app | one handler for all paths (`serve::chain` of the API server), which sees the request that was sent |
 
 mod chunked_body;
 mod dial;
