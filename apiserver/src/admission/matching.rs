@@ -9,8 +9,8 @@ use serde_json::Value;
 use shared::status::Status;
 
 use super::{Attributes, Operation};
-use crate::crd;
 use crate::machinery::tree;
+use crate::registry::behavior;
 use crate::rows::Rows;
 
 /// Request that is matched.
@@ -75,12 +75,7 @@ impl<'a> MatchRequest<'a> {
     fn others(&self) -> &[Row] {
         self.others.get_or_init(|| {
             let own = self.resource;
-            let mut all = match own.custom {
-                Some(_) => crd::versions(self.rows, own),
-                None => {
-                    self.rows.built_in().filter(|row| row.plural == own.plural && row.storage == own.storage).collect()
-                }
-            };
+            let mut all = behavior(own).equivalents(self.rows, own);
             let subresource = |row: &Row| row.subresources.iter().any(|s| s.name == self.subresource);
             all.retain(|row| {
                 (row.group != own.group || row.version != own.version)

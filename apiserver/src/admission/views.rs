@@ -16,7 +16,7 @@ use shared::status::Status;
 use super::{Attributes, Caller};
 use crate::crd;
 use crate::machinery::tree;
-use crate::registry::{conversion, strategy};
+use crate::registry::{behavior, strategy};
 use crate::rows::working;
 
 /// Objects of a request in the versions that webhooks and policies ask for.
@@ -77,10 +77,7 @@ impl<'c> Views<'c> {
         self.new.clear();
         let Some(shown) = shown else { return Ok(()) };
         let mut object = brought(self.caller, &working(a.resource), &shown).await?.unwrap_or(shown);
-        if let Some(served) = served(a.resource, &object) {
-            // What is wrong with it is found when it is judged.
-            let _ = crd::objects::prune_and_default(served, &mut object);
-        }
+        behavior(a.resource).complete_converted(a.resource, &mut object);
         if let Some(slot) = a.object.as_deref_mut() {
             *slot = object;
         }
@@ -98,7 +95,7 @@ impl<'c> Views<'c> {
         let mut object = before.clone();
         change(&mut object)?;
         let row = self.last.as_ref().unwrap_or(a.resource);
-        complete(row, a.resource, &mut object, &before);
+        behavior(row).complete_admitted(row, a.resource, &mut object, &before);
         if let Some(why) = restore_managed_fields(&mut object, &before) {
             a.warnings.push(format!(".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {why}"));
         }
@@ -174,37 +171,11 @@ async fn brought(caller: &Arc<Caller>, row: &Row, object: &Value) -> Result<Opti
     if kind != row.kind || api_version == row.api_version() {
         return Ok(None);
     }
-    if row.custom.is_some() {
+    if behavior(row).converts_by_webhook() {
         return Ok(crd::convert::between(&**caller, row, vec![object.clone()]).await?.pop());
     }
     let (group, _) = api_version.split_once('/').unwrap_or(("", api_version));
-    Ok(Some(conversion::convert(object.clone(), group, kind, &row.group, &row.version)))
-}
-
-/// The definition of a custom resource, if it is also that of an object: a subresource may have a kind of its own.
-fn served<'r>(row: &'r Row, object: &Value) -> Option<&'r crd::CrdVersion> {
-    crd::version_of(row).filter(|_| tree::text(object, "/kind") == &*row.kind)
-}
-
-/// Fills in what a changed object lacks in the version it is shown in.
-fn complete(row: &Row, own: &Row, object: &mut Value, before: &Value) {
-    match served(row, object) {
-        Some(served) if row.version == own.version => {
-            // What is wrong with it is found when it is judged.
-            let _ = crd::objects::prune_and_default(served, object);
-        }
-        // What its schema does not know may come from a conversion, and may go back by one.
-        Some(served) => crd::objects::default(served, object),
-        None => {
-            if object["kind"] == before["kind"] {
-                object["apiVersion"] = before["apiVersion"].clone();
-            }
-            let own = proto::schema::kind_of(tree::text(object, "/apiVersion"), tree::text(object, "/kind"));
-            if let Some(schema) = own.or_else(|| row.schema()) {
-                proto::defaulting::apply(schema, object);
-            }
-        }
-    }
+    Ok(Some(behavior(row).convert(object.clone(), (group, kind), row)))
 }
 
 /// Puts back what was known of owners if it was damaged; says what is wrong with it.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::GROUP;
 use super::service::{AUTOMANAGED, ApiService, preference};
+use crate::registry::behavior;
 
 /// Written when the server starts, and an administrator's from then on.
 pub(super) const ON_START: &str = "onstart";
@@ -71,7 +72,7 @@ pub(super) fn desired(rows: &[Row]) -> BTreeMap<String, DesiredApiService> {
         if last.replace((group, version)) == Some((group, version)) {
             continue;
         }
-        let managed = if row.custom.is_some() { ALWAYS } else { ON_START };
+        let managed = if behavior(row).comes_and_goes() { ALWAYS } else { ON_START };
         let service = DesiredApiService { group: group.to_owned(), version: version.to_owned(), managed };
         wanted.entry(service.name()).or_insert(service);
     }

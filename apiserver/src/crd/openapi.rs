@@ -31,7 +31,7 @@ fn hash<'r>(rows: impl Iterator<Item = &'r Row>) -> String {
 /// Group versions and the hashes of their documents, for the index.
 pub fn index(rows: &Rows) -> Vec<(String, String)> {
     let of_document = |a: &Row, b: &Row| a.group == b.group && a.version == b.version;
-    let custom = rows.custom();
+    let custom = rows.defined();
     let documents = custom.chunk_by(of_document);
     documents.map(|rows| (format!("apis/{}", rows[0].api_version()), hash(rows.iter()))).collect()
 }

@@ -8,12 +8,22 @@ use proto::resources::Resource;
 use serde_json::{Map, json};
 
 use super::openapi::{add_object_fields, kind, list_schema, operations, type_name};
-use super::version::{CrdVersion, Pieces};
+use super::version::{CrdVersion, Pieces, version_of};
 
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 
 impl Pieces {
+    /// The pieces of a row and the hash that changes with them, made on first use; `None` for built-in rows. `own` finds
+    /// the kind of our own at the same path.
+    pub fn of_row<'r>(
+        row: &'r Resource,
+        own: impl FnOnce() -> Option<&'r Resource>,
+    ) -> Option<(&'r [u8; 32], &'r Self)> {
+        let served = version_of(row)?;
+        Some((&served.hash, served.pieces.get_or_init(|| Self::of(row, served, own()))))
+    }
+
     /// Of a row. Paths that a kind of our own has are not replaced; of another scope it has others, and these are
     /// shown.
     pub fn of(row: &Resource, served: &CrdVersion, own: Option<&Resource>) -> Self {

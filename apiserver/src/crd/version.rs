@@ -64,6 +64,13 @@ pub struct Scale {
     pub selector: Option<Vec<String>>,
 }
 
+impl CrdVersion {
+    /// Reports whether other versions are converted by a webhook.
+    pub fn has_conversion_webhook(&self) -> bool {
+        matches!(*self.conversion, Conversion::Webhook(_))
+    }
+}
+
 /// Returns the state that is kept with a row; `None` for built-in rows.
 pub fn version_of(row: &Resource) -> Option<&CrdVersion> {
     row.custom.as_ref()?.behind.downcast_ref()
@@ -83,7 +90,7 @@ pub fn versions(rows: &Rows, row: &Resource) -> Vec<Row> {
 
 /// Reports whether other versions are converted by a webhook.
 pub fn converts(row: &Resource) -> bool {
-    version_of(row).is_some_and(|s| matches!(*s.conversion, Conversion::Webhook(_)))
+    version_of(row).is_some_and(CrdVersion::has_conversion_webhook)
 }
 
 /// Reports whether cached objects may need conversion to be served as objects of the row.

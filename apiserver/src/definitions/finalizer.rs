@@ -189,7 +189,7 @@ impl CrdFinalizer {
     async fn delete_objects(&self, definition: &Value) -> Result<bool, Status> {
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
         // Nobody can have made objects of a definition in the place of a resource of our own: those there are ours.
-        if self.engine.rows.custom_storage(group, plural).is_none() || builtin(group, plural).is_some() {
+        if self.engine.rows.defined_storage(group, plural).is_none() || builtin(group, plural).is_some() {
             return Ok(true);
         }
         let mut delay = Duration::from_millis(10);

@@ -182,7 +182,7 @@ impl Controller {
 
     fn withdraw(&self, definition: &Value) {
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        if let Some(row) = self.engine.rows.custom_storage(group, plural) {
+        if let Some(row) = self.engine.rows.defined_storage(group, plural) {
             self.engine.rows.set(group, plural, &[]);
             self.engine.caches.remove(&row);
             crd::regenerated(definition, "remove");
@@ -199,7 +199,7 @@ impl Controller {
             return;
         }
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        let before = self.engine.rows.custom_storage(group, plural);
+        let before = self.engine.rows.defined_storage(group, plural);
         let rows = crd::rows(definition);
         self.engine.rows.set(group, plural, &rows);
         // Watches of the old rows end: what they see may look different now. A definition that goes only loses verbs.

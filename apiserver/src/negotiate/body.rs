@@ -12,6 +12,7 @@ use shared::status::{Status, field, go_quote};
 
 use super::accept::{Format, Media};
 use crate::machinery::query::FieldValidation;
+use crate::registry::behavior;
 
 /// A body, and what its sender says it is.
 #[derive(Clone, Copy)]
@@ -157,14 +158,21 @@ fn strictly(repeated: Vec<String>, more: Vec<String>, validation: FieldValidatio
     }
 }
 
-/// Reads a body as a custom object, which may be of another version or kind: the caller looks. `settle` drops what its
-/// schema does not know, and names it.
-pub fn decode_custom(
-    sent: RequestBody<'_>,
-    row: &Resource,
-    validation: FieldValidation,
-    settle: impl FnOnce(&mut Value) -> Result<Vec<String>, field::Error>,
-) -> Result<Decoded, Status> {
+/// Reads a body as an object of a row, and completes it. One that is not decoded by a type may be of another version or
+/// kind: the caller looks.
+pub fn decode_object(sent: RequestBody<'_>, row: &Resource, validation: FieldValidation) -> Result<Decoded, Status> {
+    let behavior = behavior(row);
+    let refused = |e: field::Error| Status::bad_request(&e.to_string());
+    if behavior.has_open_bodies() {
+        return decode_open(sent, row, validation);
+    }
+    let mut decoded = decode(sent, &Expected::of(row), validation)?;
+    behavior.complete_body(row, &mut decoded.object).map_err(refused)?;
+    Ok(decoded)
+}
+
+/// Reads a body without a type; what its schema does not know is dropped and named.
+fn decode_open(sent: RequestBody<'_>, row: &Resource, validation: FieldValidation) -> Result<Decoded, Status> {
     let format = sent.media.body_format(sent.content_type).filter(|f| *f != Format::Protobuf);
     let Some(format) = format else { return Err(Status::unsupported_media_type(sent.media.bodies())) };
     let (kind, body) = (&*row.kind, sent.body);
@@ -182,18 +190,18 @@ pub fn decode_custom(
     {
         return Err(refused(".apiVersion accessor error: <nil> is of the type <nil>, expected string".to_owned()));
     }
-    let decoded = open(&text).map_err(refused)?;
+    let decoded = open(row, &text).map_err(refused)?;
     let (mut object, mut warnings) = (decoded.value, decoded.warnings);
-    let unknown = settle(&mut object).map_err(|e| refused(e.to_string()))?;
+    let unknown = behavior(row).complete_body(row, &mut object).map_err(|e| refused(e.to_string()))?;
     warnings.extend(unknown.iter().map(|f| format!("unknown field {}", go_quote(f))));
     let warnings = strictly(repeated, warnings, validation).map_err(refused)?;
     Ok(Decoded { object, warnings })
 }
 
-/// The tree of a custom object. Upstream reads its metadata from a tree of its own, which has its keys in order and
+/// The tree of an open body. Upstream reads its metadata from a tree of its own, which has its keys in order and
 /// writes `1.0` as `1`: what is wrong is looked for there.
-fn open(text: &[u8]) -> Result<json::Decoded, String> {
-    let schema = crate::crd::objects::open();
+fn open(row: &Resource, text: &[u8]) -> Result<json::Decoded, String> {
+    let Some(schema) = behavior(row).body_schema(row) else { return Err(format!("no schema for {}", row.kind)) };
     json::decode(schema, text, Strictness::Warn).or_else(|first| {
         let Ok(tree) = json::decode_any(text) else { return Err(first.to_string()) };
         let mut ordered = Vec::new();

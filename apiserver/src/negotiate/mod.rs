@@ -10,13 +10,15 @@ pub use accept::{
     Accepted, Format, Media, NotAcceptable, ObjectForm, for_people, names_any, parse, parse_aggregated, parse_plain,
 };
 pub use body::{
-    Decoded, Expected, RequestBody, decode, decode_custom, decode_patched, decode_tree, json_text, other_kind,
+    Decoded, Expected, RequestBody, decode, decode_object, decode_patched, decode_tree, json_text, other_kind,
     unpatched,
 };
 pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind, written};
 
 use proto::resources::Resource;
 use shared::status::Status;
+
+use crate::registry::behavior;
 
 /// The 406 for what was asked, of something that comes as a stream as well or does not.
 pub fn not_acceptable(media: Media, streams: bool, why: &NotAcceptable) -> Status {
@@ -38,7 +40,7 @@ pub fn not_of_that_form(shape: ObjectForm, row: &Resource, kind: &str) -> Option
         ObjectForm::MetadataList(_) if !list => ("PartialObjectMetadataList", "not a list"),
         _ => return None,
     };
-    if row.custom.is_some() && !list && kind != "Scale" {
+    if behavior(row).go_package(row).is_none() && !list && kind != "Scale" {
         // What has no Go type claims to be a list and is found out later.
         return Some(Status::unknown("content is not a list"));
     }
@@ -49,15 +51,15 @@ pub fn not_of_that_form(shape: ObjectForm, row: &Resource, kind: &str) -> Option
 
 /// Go type of an object in upstream's error texts.
 fn go_type(row: &Resource, kind: &str) -> String {
-    let package = match (&*row.group, kind) {
-        (_, "Scale") if row.custom.is_some() => "v1",
-        _ if row.custom.is_some() && kind.ends_with("List") => return "*unstructured.UnstructuredList".to_owned(),
-        _ if row.custom.is_some() => return "*unstructured.Unstructured".to_owned(),
+    let package = match (behavior(row).go_package(row), kind) {
+        (None, "Scale") => "v1",
+        (None, _) if kind.ends_with("List") => return "*unstructured.UnstructuredList".to_owned(),
+        (None, _) => return "*unstructured.Unstructured".to_owned(),
         (_, "Scale") => "autoscaling",
         (_, "TokenRequest") => "authentication",
-        ("" | "events.k8s.io", _) => "core",
-        ("internal.apiserver.k8s.io", _) => "apiserverinternal",
-        (group, _) => group.split('.').next().unwrap_or(group),
+        // Both groups of events have one internal type.
+        (Some("events"), _) => "core",
+        (Some(package), _) => package,
     };
     format!("*{package}.{kind}")
 }

@@ -19,7 +19,6 @@ use shared::status::Status;
 
 use crate::crd;
 use crate::crd::Pieces;
-use crate::crd::version_of;
 use crate::machinery::hex::hex;
 use crate::negotiate;
 use crate::rows::Rows;
@@ -85,7 +84,7 @@ pub struct Documents {
     json: OnceLock<[Vec<u8>; 3]>,
     protobuf: OnceLock<Vec<u8>>,
     hashes: OnceLock<BTreeMap<String, String>>,
-    custom: crd::openapi::Documents,
+    defined: crd::openapi::Documents,
 }
 
 impl Documents {
@@ -102,7 +101,7 @@ impl Documents {
     pub fn v2(&self, rows: &Rows, others: &[Arc<Schemas>], accept: Option<&str>) -> Result<Document, Status> {
         let types = media(accept);
         let protobuf = types.iter().any(|t| t == openapi::V2_PROTOBUF_ACCEPT || t == openapi::V2_PROTOBUF);
-        let (built_in, custom) = (built_in(rows), rows.custom());
+        let (built_in, defined) = (built_in(rows), rows.defined());
         // What has the path of a kind of our own does not take its place.
         let twin = |row: &Resource| {
             let same = |b: &&&Resource| b.plural == row.plural && b.group == row.group && b.version == row.version;
@@ -110,13 +109,13 @@ impl Documents {
         };
         let mut hash = Sha256::new();
         hash.update([u8::from(protobuf)]);
-        let own: Vec<&Pieces> = custom
+        let own: Vec<&Pieces> = defined
             .iter()
             .filter_map(|row| {
-                let served = version_of(row)?;
+                let (own_hash, pieces) = Pieces::of_row(row, || twin(row))?;
                 hash.update(format!("{}/{}/{}", row.group, row.version, row.plural));
-                hash.update(served.hash);
-                Some(served.pieces.get_or_init(|| Pieces::of(row, served, twin(row))))
+                hash.update(own_hash);
+                Some(pieces)
             })
             .collect();
         others.iter().for_each(|other| hash.update(&other.etag));
@@ -168,7 +167,7 @@ impl Documents {
         let (hash, body) = match openapi::v3(self.content(&built_in(rows)), path) {
             Some(body) => (self.hashes(rows).get(path).cloned(), body),
             None => {
-                let (hash, body) = self.custom.of(rows, path)?;
+                let (hash, body) = self.defined.of(rows, path)?;
                 (Some(hash), body)
             }
         };

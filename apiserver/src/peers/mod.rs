@@ -283,9 +283,9 @@ impl Peers {
         let now = Instant::now();
         let mut made = self.made.lock();
         made.retain(|_, at| now.duration_since(*at) < GRACE);
-        let custom = self.rows.custom().into_iter().map(|row| (row.group.to_string(), row.version.to_string()));
+        let defined = self.rows.defined().into_iter().map(|row| (row.group.to_string(), row.version.to_string()));
         let remote = directory.remotes().map(|r| (r.service.group.clone(), r.service.version.clone()));
-        made.extend(custom.chain(remote).map(|gv| (gv, now)));
+        made.extend(defined.chain(remote).map(|gv| (gv, now)));
     }
 
     fn is_served_here(&self, info: &RequestInfo) -> bool {

@@ -18,7 +18,6 @@ use std::sync::OnceLock;
 use proto::Value;
 use proto::resources::Resource;
 
-use crate::crd;
 use crate::machinery::table::{Column, since};
 
 fn all() -> &'static BTreeMap<String, Vec<Column>> {
@@ -57,11 +56,8 @@ pub fn scale(scale: &Value) -> Vec<Value> {
     vec![text::name(scale), replicas("spec"), replicas("status"), age.into()]
 }
 
-/// The columns of a resource.
+/// The columns of a built-in resource.
 pub fn columns(row: &Resource) -> &[Column] {
-    if let Some(served) = crd::version_of(row) {
-        return &served.columns;
-    }
     let key = if row.group.is_empty() {
         format!("api/{}/{}", row.version, row.plural)
     } else {
@@ -70,26 +66,7 @@ pub fn columns(row: &Resource) -> &[Column] {
     all().get(&key).map_or_else(generic, Vec::as_slice)
 }
 
-/// The cells of an object, one per column.
-pub fn row(row: &Resource, object: &Value) -> Vec<Value> {
-    if let Some(served) = crd::version_of(row) {
-        return crd::objects::cells(served, object, jiff::Timestamp::now());
-    }
-    cells::cells_of(row, object, columns(row), jiff::Timestamp::now())
-}
-
-/// The JSON text of the cells of an object, with ages left open: it stays true as long as the object does.
-pub fn open_row(row: &Resource, object: &Value) -> Vec<u8> {
-    let mut out = Vec::new();
-    let cells = match crd::version_of(row) {
-        Some(served) => crd::objects::cells(served, object, text::OPEN),
-        None => cells::cells_of(row, object, columns(row), text::OPEN),
-    };
-    proto::json::encode_any(&Value::Array(cells), &mut out);
-    out
-}
-
-/// Writes what [`open_row`] gave as it is to be shown now.
-pub fn write_row(open: &[u8], out: &mut Vec<u8>) {
-    text::fill_in(open, jiff::Timestamp::now(), out);
+/// The cells of an object of a built-in resource, one per column; ages are counted up to `now`.
+pub fn cells(row: &Resource, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+    cells::cells_of(row, object, columns(row), now)
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use proto::Value;
 use proto::selector::Selector;
 
-pub(super) use crate::machinery::table::{OPEN, duration, fill_in, since, time};
+pub(super) use crate::machinery::table::{duration, since, time};
 pub(super) use crate::machinery::tree::{flag, list, text};
 
 /// The string at a pointer, or a stand-in.

@@ -7,6 +7,7 @@ pub(crate) mod api_services;
 pub(crate) mod apiextensions;
 mod apps;
 pub mod batch;
+pub mod behavior;
 pub mod certificates;
 pub mod conversion;
 pub mod core;
@@ -18,5 +19,7 @@ pub mod owners;
 pub mod ownership;
 mod resource_claim;
 pub mod strategy;
+pub mod tables;
 
+pub use behavior::{ResourceBehavior, behavior};
 pub use disabled_fields::FieldGates;

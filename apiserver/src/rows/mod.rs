@@ -82,12 +82,12 @@ impl Rows {
         let same = |r: &&Resource| r.group == group && r.plural == plural;
         match resources::all().iter().find(same).or_else(|| self.choice.on.iter().copied().find(same)) {
             Some(row) => Some(self.ours(row).storage()),
-            None => self.custom_storage(group, plural),
+            None => self.defined_storage(group, plural),
         }
     }
 
     /// Storage row of a custom resource.
-    pub fn custom_storage(&self, group: &str, plural: &str) -> Option<Row> {
+    pub fn defined_storage(&self, group: &str, plural: &str) -> Option<Row> {
         self.custom_resource(group, plural)?.first().map(Row::storage)
     }
 
@@ -100,7 +100,7 @@ impl Rows {
     /// Every row: the compiled-in ones in discovery order, then custom resources by group, version (best first) and
     /// plural.
     pub fn all(&self) -> Vec<Row> {
-        self.built_in().chain(self.custom()).collect()
+        self.built_in().chain(self.defined()).collect()
     }
 
     /// The compiled-in rows that are served, in discovery order.
@@ -114,7 +114,7 @@ impl Rows {
     }
 
     /// The rows of custom resources alone, ordered as in [`all`](Self::all).
-    pub fn custom(&self) -> Vec<Row> {
+    pub fn defined(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = self.custom.load().values().flat_map(|r| r.iter().cloned()).collect();
         // Most rows are in order, and of one version.
         rows.sort_by(|a, b| {

@@ -131,7 +131,8 @@ fn known_finalizer(name: &str, path: &Path, out: &mut Vec<Error>) {
     }
 }
 
-/// Finalizers without a domain have to be known ones, except where upstream's generic library is the judge.
+/// Finalizers of built-in kinds without a domain have to be known ones, except where upstream's generic library is the
+/// judge.
 pub(crate) fn core_finalizers(row: &Resource, object: &Value, path: &Path, out: &mut Vec<Error>) {
     const GENERIC: [&str; 6] = [
         "admissionregistration.k8s.io",
@@ -141,7 +142,7 @@ pub(crate) fn core_finalizers(row: &Resource, object: &Value, path: &Path, out: 
         "node.k8s.io",
         "policy",
     ];
-    if row.custom.is_some() || GENERIC.contains(&&*row.group) {
+    if GENERIC.contains(&&*row.group) {
         return;
     }
     for (i, name) in texts(get(object, "metadata"), "finalizers").iter().enumerate() {

@@ -13,8 +13,8 @@ use proto::schema::Message;
 use proto::{Value, cbor, defaulting, json, protobuf};
 
 use super::versions;
-use crate::crd;
 use crate::negotiate::Media;
+use crate::registry::behavior;
 
 /// An object's bytes with its `resourceVersion` stamped in.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub fn served_schema(row: &Resource) -> Result<&Message, CodecError> {
     row.schema().ok_or_else(|| CodecError::UnknownKind(row.kind.to_string()))
 }
 
-/// Encodes an object for etcd. A server that speaks CBOR stores custom objects in it, and
+/// Encodes an object for etcd. A server that speaks CBOR stores in it what has no type, and
 /// one that is told so stores all others as JSON.
 pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, CodecError> {
     let object = versions::to_stored(row, object);
@@ -72,7 +72,7 @@ pub fn encode(row: &Resource, object: &Value, media: Media) -> Result<Vec<u8>, C
         if let Some(m) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             m.remove("resourceVersion");
         }
-        if media.cbor && row.custom.is_some() {
+        if media.cbor && behavior(row).stores_cbor() {
             return Ok(cbor::encode(None, &object));
         }
         return Ok(stored_json(&object));
@@ -110,8 +110,7 @@ pub fn value(row: &Resource, raw: &Raw) -> Result<Value, CodecError> {
         }
         Raw::Json(bytes) => json::decode_any(bytes)?,
     };
-    if row.custom.is_some() {
-        // It says itself which version it is in.
+    if behavior(row).keeps_trees() {
         return Ok(v);
     }
     if let Some(map) = v.as_object_mut() {
@@ -139,7 +138,7 @@ fn transcode(row: &Resource, raw: &Raw, typed: bool, out: &mut Vec<u8>) -> Resul
         return protobuf::to_json(served_schema(row)?, &api_version, kind, bytes, out)
             .map_err(|e| CodecError::Protobuf(e.to_string()));
     }
-    if let (Raw::Json(bytes), Some(_)) = (raw, &row.custom) {
+    if let (Raw::Json(bytes), true) = (raw, behavior(row).keeps_trees()) {
         // Normal since it was read; elements of a list say what they are, too.
         out.extend_from_slice(bytes);
         return Ok(());
@@ -172,16 +171,7 @@ pub(crate) fn read(row: &Resource, stored: &[u8], revision: i64) -> Result<(Raw,
     }
     let mut v = versions::from_stored_tree(row, object(unpacked(stored)?)?);
     v["metadata"]["resourceVersion"] = Value::from(revision.to_string());
-    if let (None, Ok(schema)) = (&row.custom, served_schema(row)) {
-        defaulting::apply(schema, &mut v);
-    }
-    if let Some(served) = crd::version_of(row) {
-        crd::objects::read(served, &mut v);
-        // What a webhook converts stays as it is until somebody asks for it.
-        if !crd::converts(row) && v["apiVersion"] != row.api_version() {
-            crd::objects::present(row, served, &mut v);
-        }
-    }
+    behavior(row).complete_stored(row, &mut v);
     Ok((Raw::Json(Bytes::from(plain_json(&v))), false))
 }
 

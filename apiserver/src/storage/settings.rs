@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use proto::resources::Resource;
 use shared::flags::FlagSet;
 
+use crate::registry::behavior;
+
 /// Invalid flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
@@ -82,7 +84,7 @@ impl Caching {
         let none = |((plural, group), size): (&(String, String), &u64)| {
             *size == 0 && *plural == *row.plural && *group == *row.group
         };
-        self.on && (row.custom.is_some() || !self.sizes.iter().any(none))
+        self.on && (!behavior(row).has_cache_size() || !self.sizes.iter().any(none))
     }
 }
 

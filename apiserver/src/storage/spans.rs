@@ -6,18 +6,14 @@ use shared::traces::{self, OWN, SLOW, Span, SpanKind};
 use super::Store;
 use super::grpc::EtcdCall;
 use super::meters::StorageOperation;
-
-/// Go packages whose name differs from their group.
-const PACKAGES: &[(&str, &str)] = &[("", "core"), ("internal", "apiserverinternal")];
+use crate::registry::behavior;
 
 /// Go type of an object in upstream's traces.
 fn go_type(row: &Resource) -> String {
-    if row.custom.is_some() {
-        return "*unstructured.Unstructured".to_owned();
+    match behavior(row).go_package(row) {
+        Some(package) => format!("*{package}.{}", row.kind),
+        None => "*unstructured.Unstructured".to_owned(),
     }
-    let first = row.group.split('.').next().unwrap_or_default();
-    let package = PACKAGES.iter().find(|(group, _)| *group == first).map_or(first, |(_, package)| package);
-    format!("*{package}.{}", row.kind)
 }
 
 impl Store {

@@ -9,7 +9,7 @@ use proto::schema::{self, Message};
 use proto::{Value, defaulting, protobuf};
 
 use super::codec::{CodecError, served_schema};
-use crate::registry::conversion;
+use crate::registry::{behavior, conversion};
 
 /// Reports whether an `apiVersion` is this group and version.
 pub(super) fn is(api_version: &str, group: &str, version: &str) -> bool {
@@ -19,7 +19,7 @@ pub(super) fn is(api_version: &str, group: &str, version: &str) -> bool {
 /// The tables of the version that etcd gets, where the server keeps objects in another one that it knows.
 pub(super) fn stored_schema(row: &Resource) -> Option<&'static Message> {
     let (group, version) = &row.storage;
-    let own = row.custom.is_some() || (*version == row.version && *group == row.group);
+    let own = !behavior(row).converts_stored() || (*version == row.version && *group == row.group);
     if own { None } else { schema::kind(group, version, &row.storage_kind) }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn from_stored_tree(row: &Resource, object: Value) -> Value {
     let told = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     let (group, version) = told.rsplit_once('/').unwrap_or(("", &told));
     let known = || schema::kind_of(&told, &row.kind).is_some() || conversion::is_stored_only(group, &row.kind, version);
-    if row.custom.is_some() || is(&told, &row.group, &row.version) || !known() {
+    if !behavior(row).converts_stored() || is(&told, &row.group, &row.version) || !known() {
         return object;
     }
     converted(row, &told, object)

@@ -61,7 +61,6 @@ use proto::Value;
 use proto::resources::Resource;
 use shared::status::field::{Error, Path};
 
-use crate::crd;
 use crate::rules::names::NameRule;
 use crate::rules::options::FieldErrors;
 pub use crate::rules::options::ValidationOptions;
@@ -413,10 +412,6 @@ fn metadata() -> Path {
 pub fn validate_create(options: ValidationOptions, served: &Resource, row: &Resource, object: &Value) -> Vec<Error> {
     let rules = judged_by(served, row);
     let mut out = FieldErrors::new(options);
-    if let Some(served) = crd::version_of(row) {
-        meta::create(object, rules.name, row, &metadata(), &mut out);
-        return crd::objects::create(row, served, object, out.into_vec());
-    }
     steps(rules.created, rules, row, (object, object), &mut out);
     out.into_vec()
 }
@@ -435,12 +430,10 @@ fn steps(steps: &[Phase], rules: &Rules, row: &Resource, (new, old): (&Value, &V
     }
 }
 
-/// The metadata of a Scale, which is judged like that of a new object; nobody judges that of custom objects.
+/// The metadata of a Scale, which is judged like that of a new object.
 pub fn scale_metadata(row: &Resource, scale: &Value) -> Vec<Error> {
     let mut out = Vec::new();
-    if crd::version_of(row).is_none() {
-        meta::create(scale, NameRule::Subdomain, row, &metadata(), &mut out);
-    }
+    meta::create(scale, NameRule::Subdomain, row, &metadata(), &mut out);
     out
 }
 
@@ -450,6 +443,12 @@ fn changed_metadata(row: &Resource, new: &Value, old: &Value, out: &mut FieldErr
     meta::core_finalizers(row, new, &metadata(), out);
 }
 
+/// Validates the metadata of a changed object of any resource, built in or custom. Answers for upstream's
+/// `rest.BeforeUpdate`.
+pub fn validate_metadata_update(options: ValidationOptions, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
+    generic(options, row, new, old).into_vec()
+}
+
 /// The metadata of a changed object as upstream judges it of all kinds. Most kinds do so themselves, some more than
 /// once: clients see causes that often.
 fn generic(options: ValidationOptions, row: &Resource, new: &Value, old: &Value) -> FieldErrors {
@@ -457,13 +456,6 @@ fn generic(options: ValidationOptions, row: &Resource, new: &Value, old: &Value)
     meta::any(new, PathSegment, row, &metadata(), &mut out);
     meta::update(new, old, &metadata(), &mut out);
     out
-}
-
-/// A changed custom object: its metadata is judged once more beside what it was.
-fn custom(row: &Resource, served: &crd::CrdVersion, subresource: &str, (new, old): (&Value, &Value)) -> Vec<Error> {
-    let mut beside = Vec::new();
-    meta::update(new, old, &metadata(), &mut beside);
-    crd::objects::update(row, served, subresource, (new, old), &beside)
 }
 
 /// A changed object. Status and other subresources: [`validate_subresource`].
@@ -476,10 +468,6 @@ pub fn validate_update(
 ) -> Vec<Error> {
     let rules = judged_by(served, row);
     let mut out = generic(options, row, new, old);
-    if let Some(served) = crd::version_of(row) {
-        out.extend(custom(row, served, "", (new, old)));
-        return out.into_vec();
-    }
     steps(rules.changed, rules, row, (new, old), &mut out);
     out.into_vec()
 }
@@ -493,10 +481,6 @@ pub fn validate_subresource(
     old: &Value,
 ) -> Vec<Error> {
     let mut out = generic(options, row, new, old);
-    if let Some(served) = crd::version_of(row) {
-        out.extend(custom(row, served, subresource, (new, old)));
-        return out.into_vec();
-    }
     let rules = rules_of(row).unwrap_or(&GENERIC);
     let (through, update): (&[Phase], Update) = match subresource {
         // Here a pod is judged as a whole, as it is when it changes itself.

@@ -58,9 +58,9 @@ static PLACES: &[AddressField] = &[
 
 /// Fields of a pod's specification.
 const OF_PODS: [&str; 2] = ["hostAliases.*.ip", "dnsConfig.nameservers.*"];
-/// Returns the errors of addresses that are not in canonical form.
+/// Returns the errors of addresses of a built-in kind that are not in canonical form.
 pub fn check(row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
-    let is = |of: &str| is_of(row, of) && row.custom.is_none();
+    let is = |of: &str| is_of(row, of);
     let mut out = Vec::new();
     // Host names are no addresses.
     if row.plural == "endpointslices" && get(new, "addressType") == "FQDN" {

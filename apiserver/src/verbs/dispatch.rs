@@ -10,9 +10,8 @@ use shared::status::Status;
 use super::engine::Engine;
 use super::request::not_acceptable;
 use super::{Reply, Route, VerbRequest, component_status, delete, get, list, patch, route, subresources, watch, write};
-use crate::crd;
 use crate::negotiate::{self, Format, Media, NotAcceptable};
-use crate::rows::deprecation_warning;
+use crate::registry::behavior;
 
 /// Rejects a `Content-Type` or `Accept` that is not served (415, 406) before any work; invalid options of a list (400)
 /// take precedence.
@@ -21,7 +20,7 @@ fn check_media_types(engine: &Engine, r: &mut VerbRequest, route: &Route) -> Res
     if r.info.verb == "patch" {
         patch::check_type(r, row)?;
     }
-    if row.custom.is_none() && !negotiate::names_any(r.media.bodies(), r.accept.as_deref()) {
+    if behavior(row).has_protobuf() && !negotiate::names_any(r.media.bodies(), r.accept.as_deref()) {
         return Err(not_acceptable(r, NotAcceptable::Format));
     }
     let asked = match r.info.verb.as_str() {
@@ -42,9 +41,9 @@ fn check_media_types(engine: &Engine, r: &mut VerbRequest, route: &Route) -> Res
     Ok(())
 }
 
-/// Custom objects have no protobuf form; their scales have.
+/// Objects may have no protobuf form; their scales have.
 fn speaks_no_protobuf(r: &VerbRequest, row: &Row) -> bool {
-    row.custom.is_some() && r.info.subresource != "scale"
+    !behavior(row).has_protobuf() && r.info.subresource != "scale"
 }
 
 /// Rejects an `Accept` that is not served (406).
@@ -70,9 +69,8 @@ pub async fn dispatch(
         reject_while_terminating(engine, &r)?;
     }
     let route = route(&engine.rows, &r.info, &r.method)?;
-    let (deprecated, removed) = deprecation(&route.row).unzip();
-    // Who asks for an old version of a custom resource is told so whatever else is wrong.
-    let early = route.row.custom.is_some();
+    let (deprecated, removed) = behavior(&route.row).deprecation(&route.row).unzip();
+    let early = behavior(&route.row).warns_first();
     if early {
         r.recorder.add_warnings(deprecated.clone());
     }
@@ -89,7 +87,7 @@ pub async fn dispatch(
     Ok(reply)
 }
 
-/// Custom objects have no protobuf form; their metadata has.
+/// An `Accept` header without protobuf for objects that have no such form; their metadata has.
 fn without_protobuf(media: Media, accept: Option<String>) -> Result<Option<String>, Status> {
     let plain = |clause: &str| clause.contains("application/vnd.kubernetes.protobuf") && !clause.contains("as=");
     without(accept, plain, media.bodies())
@@ -110,23 +108,10 @@ fn without(accept: Option<String>, cannot: impl Fn(&str) -> bool, offered: &[&st
     Ok(Some(left.join(",")))
 }
 
-/// Refuses creates of a resource whose definition is being deleted.
+/// Refuses creates of a resource that is going away.
 fn reject_while_terminating(engine: &Engine, r: &VerbRequest) -> Result<(), Status> {
     let row = engine.rows.find(&r.info.api_group, &r.info.api_version, &r.info.resource);
-    if !row.is_some_and(|row| crd::version_of(&row).is_some_and(|s| s.terminating)) {
-        return Ok(());
-    }
-    let mut status = Status::generic_method_not_allowed();
-    status.message = "create not allowed while custom resource definition is terminating".to_owned();
-    Err(status)
-}
-
-/// Deprecation warning of a resource, with the release that removes it where that is known.
-fn deprecation(row: &Resource) -> Option<(String, String)> {
-    match crd::version_of(row) {
-        Some(served) => Some((served.warning.clone()?, String::new())),
-        None => deprecation_warning(row),
-    }
+    row.and_then(|row| behavior(&row).refuses_creates()).map_or(Ok(()), Err)
 }
 
 /// Operators look for those who still ask for old resources.

@@ -79,7 +79,8 @@ impl Pipeline for InProcess {
 
     async fn list(&self, resource: &Row, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
         count("LIST", resource, "");
-        let found = list::collect(self.engine().await, resource, namespace.unwrap_or(""), &Selection::everything()).await?;
+        let found =
+            list::collect(self.engine().await, resource, namespace.unwrap_or(""), &Selection::everything()).await?;
         Ok(found.items.iter().filter_map(|e| codec::value(resource, &e.raw).ok()).collect())
     }
 

@@ -1,11 +1,11 @@
-//! Result of a write. Of a built-in kind only the encoded bytes are kept while the etcd transaction is in flight, so
+//! Result of a write. Of an object that is not kept as a tree only the encoded bytes are kept while the etcd transaction is in flight, so
 //! that requests hold little memory and the next object tree reuses the blocks of the last.
 
 use proto::Value;
 use proto::resources::Row;
 
 use crate::cache::Raw;
-use crate::crd;
+use crate::registry::behavior;
 
 /// An object that was written.
 pub enum WriteOutcome {
@@ -16,10 +16,10 @@ pub enum WriteOutcome {
 }
 
 impl WriteOutcome {
-    /// Defaults a custom object as a read would: nulls that were applied are stored, and not shown.
+    /// Defaults an object that is returned as a tree as a read would.
     pub(super) fn defaulted(mut self, row: &Row) -> Self {
-        if let (Self::Tree(tree), Some(served)) = (&mut self, crd::version_of(row)) {
-            crd::objects::default(served, tree);
+        if let Self::Tree(tree) = &mut self {
+            behavior(row).default_written(tree);
         }
         self
     }
@@ -28,14 +28,14 @@ impl WriteOutcome {
 /// Part of an object that is kept while its write is in flight.
 pub(super) struct PendingWrite {
     pub(super) bytes: Vec<u8>,
-    /// A custom object that is stored in the version of the request is returned as it was made.
-    pub(super) custom: Option<Value>,
+    /// An object that is kept as a tree, in the version of the request, is returned as it was made.
+    pub(super) tree: Option<Value>,
 }
 
 impl PendingWrite {
     /// `bytes` are what the object was encoded to.
     pub(super) fn new(row: &Row, bytes: Vec<u8>, object: Value) -> Self {
-        Self { bytes, custom: (row.custom.is_some() && row.is_storage()).then_some(object) }
+        Self { bytes, tree: (behavior(row).keeps_trees() && row.is_storage()).then_some(object) }
     }
 
     /// Bytes that etcd stores.

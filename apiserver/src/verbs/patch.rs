@@ -16,12 +16,12 @@ use super::engine::Engine;
 use super::managers::WrittenKind;
 use super::{Reply, VerbRequest, managers, namespace_of, target, write};
 use crate::audit;
-use crate::crd;
 use crate::machinery::meta;
 use crate::machinery::query::{FieldValidation, OptionsKind, WriteOptions};
 use crate::negotiate::{
     Expected, Format, Media, RequestBody, decode_patched, decode_tree, json_text, other_kind, unpatched,
 };
+use crate::registry::behavior;
 use crate::storage::codec;
 
 /// A patch, read.
@@ -52,23 +52,22 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY_YAML: &str = "application/apply-patch+yaml";
 const APPLY_CBOR: &str = "application/apply-patch+cbor";
 
-/// Patch types of custom objects.
-fn custom_types(media: Media) -> &'static [&'static str] {
+/// Patch types that need no merge keys.
+fn open_types(media: Media) -> &'static [&'static str] {
     const ALL: [&str; 4] = [JSON, MERGE, APPLY_YAML, APPLY_CBOR];
     if media.cbor { &ALL } else { &ALL[..3] }
 }
 
 fn is_known(sent: RequestBody<'_>) -> bool {
     let kind = media(sent.content_type);
-    kind == STRATEGIC || custom_types(sent.media).contains(&kind)
+    kind == STRATEGIC || open_types(sent.media).contains(&kind)
 }
 
-/// Rejects a patch type that is not served (415). Custom objects have no strategic merge patch: their lists have no
-/// merge keys.
+/// Rejects a patch type that is not served (415).
 pub(super) fn check_type(r: &VerbRequest, row: &Row) -> Result<(), Status> {
-    let custom = custom_types(r.media);
-    if row.custom.is_some() && !custom.contains(&media(&r.content_type)) {
-        return Err(Status::unsupported_media_type(custom));
+    let types = open_types(r.media);
+    if !behavior(row).has_strategic_merge() && !types.contains(&media(&r.content_type)) {
+        return Err(Status::unsupported_media_type(types));
     }
     if is_known(r.sent_body()) { Ok(()) } else { Err(unsupported()) }
 }
@@ -286,10 +285,9 @@ pub fn check_applied(named: (&str, &str), applied: &Value, name: &str, namespace
     Ok(())
 }
 
-/// Drops what a custom resource's schema does not know, and says so as asked, after what was found before.
+/// Drops unknown fields of an open body, and reports them as asked, after what was found before.
 fn unknown(
     row: &Row,
-    served: &crd::CrdVersion,
     object: &mut Value,
     mut found: Vec<String>,
     validation: FieldValidation,
@@ -297,7 +295,7 @@ fn unknown(
     let shown = object.to_string();
     let refused =
         |why: &str| Status::invalid("", "", "", vec![field::Error::invalid("patch", Value::from(shown.clone()), why)]);
-    let unknown = crd::objects::prune_and_default_sent(row, served, object).map_err(|e| refused(&e.to_string()))?;
+    let unknown = behavior(row).complete_body(row, object).map_err(|e| refused(&e.to_string()))?;
     found.extend(unknown.into_iter().map(|f| format!("unknown field {f:?}")));
     match validation {
         FieldValidation::Strict if !found.is_empty() => {
@@ -316,14 +314,11 @@ fn changed(
     old: &Value,
     validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), Status> {
-    let served = crd::version_of(row);
-    let strict = served.is_some() && validation == FieldValidation::Strict;
+    let open = behavior(row).has_open_bodies();
+    let strict = open && validation == FieldValidation::Strict;
     let first = if strict { FieldValidation::Warn } else { validation };
     let (mut new, warnings) = patch.on_kind((&row.api_version(), &row.kind), schema, old, first)?;
-    let unknown = match served {
-        Some(served) => unknown(row, served, &mut new, warnings, validation)?,
-        None => warnings,
-    };
+    let unknown = if open { unknown(row, &mut new, warnings, validation)? } else { warnings };
     Ok((new, unknown))
 }
 
@@ -348,10 +343,8 @@ pub async fn patch(engine: &Arc<Engine>, r: &VerbRequest, row: &Row, subresource
     let options = WriteOptions::read(&r.query, OptionsKind::Patch(is_apply), &r.user_agent)?;
     record_sent(r);
     let patch = Patch::read(r.sent_body())?;
-    let schema = match &row.custom {
-        Some(_) => crd::objects::open(),
-        None => codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?,
-    };
+    let unknown_kind = || Status::internal(&codec::CodecError::UnknownKind(row.kind.to_string()).to_string());
+    let schema = behavior(row).body_schema(row).ok_or_else(unknown_kind)?;
     let namespace = namespace_of(&r.info, row);
     let mut t = target(r, row, subresource, &options, "PatchOptions");
     t.applies = is_apply;

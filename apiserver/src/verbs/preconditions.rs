@@ -5,6 +5,7 @@ use shared::status::{Status, field};
 
 use super::engine::{DeleteOptions, WriteTarget, conflict};
 use crate::machinery::meta;
+use crate::registry::behavior;
 use crate::registry::strategy::Strategy;
 
 /// A write on another revision than the stored one fails.
@@ -16,8 +17,7 @@ pub(super) fn check_revision(t: &WriteTarget<'_>, strategy: &Strategy, new: &Val
             Value::from(0),
             "must be specified for an update",
         );
-        // Upstream names the resource where the kind is not compiled in.
-        let kind = if t.row.custom.is_some() { &t.row.plural } else { &t.row.kind };
+        let kind = behavior(t.row).update_error_kind(t.row);
         return Err(Status::invalid(&t.row.group, kind, t.name, vec![e]));
     }
     if asked != 0 && asked != stored {

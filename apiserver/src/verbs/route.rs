@@ -1,11 +1,11 @@
 //! Routing: maps a request line to a row and subresource, or to the error of one that has none. Answers for upstream's
 //! `pkg/endpoints/installer.go` (`APIInstaller.Install`).
 
-use proto::resources::{Resource, Row, Subresource};
+use proto::resources::{Row, Subresource};
 use shared::status::{Status, go_quote};
 
 use crate::api::RequestInfo;
-use crate::crd;
+use crate::registry::behavior;
 use crate::rows::Rows;
 
 /// A request line, resolved.
@@ -64,11 +64,8 @@ pub fn route(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Sta
 fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Status> {
     let missing = Status::generic_not_found;
     let row = rows.find(&info.api_group, &info.api_version, &info.resource).ok_or_else(missing)?;
-    // Custom resources say which verb of which resource it is.
-    let refused = || match row.custom {
-        Some(_) => Status::method_not_supported(&row.group, &row.plural, &info.verb),
-        None => Status::generic_method_not_allowed(),
-    };
+    let behavior = behavior(&row);
+    let refused = || behavior.unserved_verb(&row, &info.verb);
     let named = info.parts.len() > 1;
     let in_namespace = !info.namespace.is_empty();
     if row.namespaced && named && !in_namespace {
@@ -79,10 +76,7 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
         return Err(missing());
     }
     if info.parts.len() > 2 {
-        let unknown = || match row.custom {
-            Some(_) => Status::not_found(&row.group, &row.plural, &info.name),
-            None => missing(),
-        };
+        let unknown = || behavior.unknown_subresource(&row, &info.name);
         let index = row.subresources.iter().position(|s| s.name == info.subresource).ok_or_else(unknown)?;
         let sub = &row.subresources[index];
         // There is no watching of subresources, so that who may watch may not open what stands behind them.
@@ -91,26 +85,26 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
         }
         // What is proxied may be asked for by methods that have no verb.
         let answered = match method {
-            "HEAD" if row.custom.is_some() => sub.verbs.iter().any(|v| *v == "get"),
+            "HEAD" if !behavior.is_routed_by_path() => sub.verbs.iter().any(|v| *v == "get"),
             "HEAD" | "OPTIONS" => sub.name == "proxy",
             _ => sub.verbs.iter().any(|v| *v == info.verb),
         };
         return if answered { Ok(Route { row, subresource: Some(index) }) } else { Err(refused()) };
     }
-    if (method == "HEAD" && row.custom.is_none()) || (info.verb == "watch" && method != "GET") {
+    if (method == "HEAD" && behavior.is_routed_by_path()) || (info.verb == "watch" && method != "GET") {
         return Err(refused());
     }
     let names_allowed = row.verbs.iter().any(|v| matches!(&**v, "get" | "update" | "patch" | "delete"));
     if named && !names_allowed {
         return Err(missing());
     }
-    if row.custom.is_some() && !named && matches!(info.verb.as_str(), "update" | "patch") {
+    if !behavior.is_routed_by_path() && !named && matches!(info.verb.as_str(), "update" | "patch") {
         return Err(Status::bad_request("name must be provided"));
     }
     let collection = COLLECTION.contains(&info.verb.as_str());
-    // A custom object may be created where it will be, or where another would be: nobody compares.
-    let by_name = named && (info.verb == "watch" || info.verb == "create" && row.custom.is_some());
-    if (collection == named && !by_name) || !serves(&row, &info.verb) {
+    // Where no path decides, an object may be created where it will be, or where another would be: nobody compares.
+    let by_name = named && (info.verb == "watch" || info.verb == "create" && !behavior.is_routed_by_path());
+    if (collection == named && !by_name) || !behavior.serves(&row, &info.verb) {
         return Err(refused());
     }
     // Without a namespace a namespaced resource can only be read.
@@ -118,13 +112,6 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
         return Err(refused());
     }
     Ok(Route { row, subresource: None })
-}
-
-/// Reports whether a verb is served. Custom objects of a definition in deletion can still be updated, so that their
-/// finalizers can be removed, though discovery does not list them.
-fn serves(row: &Resource, verb: &str) -> bool {
-    let going = crd::version_of(row).is_some_and(|served| served.terminating);
-    row.has_verb(verb) || (going && matches!(verb, "update" | "patch"))
 }
 
 #[cfg(test)]

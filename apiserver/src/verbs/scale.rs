@@ -4,22 +4,19 @@
 use std::sync::Arc;
 
 use proto::resources::{Resource, Row};
-use proto::selector::Selector;
 use proto::{Value, schema};
 use serde_json::{Map, json};
-use shared::status::{Status, field};
+use shared::status::Status;
 
 use super::engine::Engine;
 use super::patch::{Patch, PatchDocument, check_applied};
 use super::scale_managers::{of_object, of_scale};
 use super::{Reply, VerbRequest, get, managers, namespace_of, patch, table, target, write};
-use crate::crd;
 use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::machinery::tree;
 use crate::negotiate::{self, ObjectForm};
-use crate::printers;
-use crate::validation;
+use crate::registry::behavior;
 
 /// Stands for replicas that nobody has set.
 const UNSET: i64 = i32::MIN as i64;
@@ -32,61 +29,27 @@ pub fn scale_of(row: &Resource, object: &Value) -> Value {
             metadata.insert(key.to_owned(), v.clone());
         }
     }
-    if let Some(scale) = crd::version_of(row).and_then(|s| s.scale.as_ref()) {
-        return custom(scale, object, metadata);
-    }
-    let selector = match &object["spec"]["selector"] {
-        Value::Object(m) if m.contains_key("matchLabels") || m.contains_key("matchExpressions") => {
-            Selector::from_object(Some(&object["spec"]["selector"]))
-        }
-        Value::Object(m) => Selector::from_map(m),
-        _ => Ok(Selector::everything()),
-    };
-    let mut status = json!({"replicas": object["status"]["replicas"].as_i64().unwrap_or(0)});
-    if let Some(text) = selector.ok().map(|s| s.to_string()).filter(|s| !s.is_empty()) {
+    let parts = behavior(row).scale_parts(object);
+    let mut status = json!({"replicas": parts.status.as_i64().unwrap_or(0)});
+    if let Some(text) = parts.selector.filter(|text| !text.is_empty()) {
         status["selector"] = Value::from(text);
     }
     json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-        "spec": {"replicas": object["spec"]["replicas"].as_i64().unwrap_or(0)}, "status": status,
+        "spec": {"replicas": parts.spec.as_i64().unwrap_or(0)}, "status": status,
     })
 }
 
-/// The Scale of a custom object, by its definition's paths.
-fn custom(scale: &crd::Scale, object: &Value, metadata: Map<String, Value>) -> Value {
-    let at = |path: &[String]| crd::objects::value_at(object, path).cloned().unwrap_or_default();
-    let mut status = json!({"replicas": at(&scale.status).as_i64().unwrap_or(0)});
-    if let Some(text) =
-        scale.selector.as_ref().and_then(|p| at(p).as_str().map(str::to_owned)).filter(|t| !t.is_empty())
-    {
-        status["selector"] = Value::from(text);
-    }
-    json!({
-        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-        "spec": {"replicas": at(&scale.spec).as_i64().unwrap_or(0)}, "status": status,
-    })
-}
-
-/// Path of the replicas in an object.
-fn replicas_path(row: &Resource) -> Vec<String> {
-    let custom = crd::version_of(row).and_then(|s| s.scale.as_ref());
-    custom.map_or_else(|| ["spec", "replicas"].map(str::to_owned).into(), |scale| scale.spec.clone())
-}
-
-/// The Scale of an object as the answer. A custom object without replicas has none.
+/// The Scale of an object as the answer. An object that lacks its replicas has none.
 fn reply(r: &VerbRequest, row: &Row, object: &Value) -> Result<Reply, Status> {
-    if let Some(path) = missing_replicas(row, object) {
+    if let Some(path) = behavior(row).missing_replicas(object) {
         return Err(Status::internal(&format!("the spec replicas field {path:?} does not exist")));
     }
     let (accepted, scale) = (super::accepted(r, false)?, scale_of(row, object));
     let body = match accepted.shape {
-        // Custom objects have the same columns whatever is shown of them.
-        ObjectForm::Table(version) if row.custom.is_none() => {
-            let tree = table::single(printers::scale_columns(), printers::scale(&scale), r, version, &scale)?;
-            table::of_one(&accepted, accepted.pretty, tree)?
-        }
         ObjectForm::Table(version) => {
-            let tree = table::single(printers::columns(row), printers::row(row, &scale), r, version, &scale)?;
+            let (columns, cells) = behavior(row).scale_table(row, &scale);
+            let tree = table::single(columns, cells, r, version, &scale)?;
             table::of_one(&accepted, accepted.pretty, tree)?
         }
         _ => {
@@ -97,36 +60,26 @@ fn reply(r: &VerbRequest, row: &Row, object: &Value) -> Result<Reply, Status> {
     Ok(Reply::new(200, accepted.format.content_type(), body))
 }
 
-/// Path of the replicas that a custom object lacks; `None` when it has them.
-fn missing_replicas(row: &Resource, object: &Value) -> Option<String> {
-    let scale = crd::version_of(row)?.scale.as_ref()?;
-    crd::objects::value_at(object, &scale.spec).is_none().then(|| format!(".{}", scale.spec.join(".")))
-}
-
 /// Scale that a patch starts from: replicas that were never set are not zero.
 fn patched(row: &Resource, object: &Value) -> Value {
     let mut scale = scale_of(row, object);
-    if missing_replicas(row, object).is_some() {
+    if behavior(row).missing_replicas(object).is_some() {
         scale["spec"]["replicas"] = Value::from(UNSET);
     }
     scale
 }
 
-/// The replicas of a Scale that can be accepted; those of a custom object are judged with the object.
+/// The replicas of a Scale that can be accepted.
 fn check(row: &Resource, scale: &Value, name: &str) -> Result<i64, Status> {
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-    let mut errors = validation::scale_metadata(row, scale);
-    if replicas < 0 && row.custom.is_none() {
-        let path = field::Path::of(&["spec", "replicas"]);
-        errors.push(field::Error::invalid(path, replicas, "must be greater than or equal to 0"));
-    }
+    let errors = behavior(row).validate_scale(row, scale);
     if errors.is_empty() { Ok(replicas) } else { Err(Status::invalid("autoscaling", "Scale", name, errors)) }
 }
 
 /// The object with the replicas, and preconditions, of a Scale, whose owners they belong to now.
 fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Status> {
     let name = meta::text(old, "name");
-    if let Some(path) = missing_replicas(row, old).filter(|_| scale["spec"]["replicas"] == UNSET) {
+    if let Some(path) = behavior(row).missing_replicas(old).filter(|_| scale["spec"]["replicas"] == UNSET) {
         return Err(Status::bad_request(&format!("the spec replicas field {path:?} cannot be empty")));
     }
     check(row, scale, name)?;
@@ -138,9 +91,8 @@ fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Sta
     }
     let mut new = old.clone();
     put_back(row, &mut new, scale)?;
-    // A custom object is the one that was read where the client does not say which it means.
     let revision = meta::text(scale, "resourceVersion");
-    if row.custom.is_none() || !revision.is_empty() {
+    if !(behavior(row).scales_without_revision() && revision.is_empty()) {
         meta::set_text(&mut new, "resourceVersion", revision);
     }
     Ok(new)
@@ -149,7 +101,7 @@ fn written_back(row: &Resource, old: &Value, scale: &Value) -> Result<Value, Sta
 /// Gives an object the replicas of its Scale, and their owners.
 pub(super) fn put_back(row: &Resource, object: &mut Value, scale: &Value) -> Result<(), Status> {
     let replicas = check(row, scale, meta::text(object, "name"))?;
-    let path = replicas_path(row);
+    let path = behavior(row).replicas_path();
     let names: Vec<&str> = path.iter().map(String::as_str).collect();
     *tree::field(object, &names) = Value::from(replicas);
     let entries = tree::list(object, "/metadata/managedFields");
@@ -168,7 +120,7 @@ pub(super) fn owned(row: &Resource, object: &Value) -> Value {
 }
 
 fn with_owners(row: &Resource, object: &Value, mut scale: Value) -> Value {
-    let entries = of_scale(tree::list(object, "/metadata/managedFields"), &replicas_path(row));
+    let entries = of_scale(tree::list(object, "/metadata/managedFields"), &behavior(row).replicas_path());
     if !entries.is_empty() {
         scale["metadata"]["managedFields"] = Value::from(entries);
     }
@@ -200,8 +152,7 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Resul
         "update" => {
             let options = WriteOptions::read(&r.query, OptionsKind::Update, &r.user_agent)?;
             let decoded = write::body_of_kind(r, ("autoscaling", "v1", "Scale"), &options);
-            let mut scale =
-                decoded.map_err(|why| if row.custom.is_some() && why.code == 400 { unexplained() } else { why })?;
+            let mut scale = decoded.map_err(|why| behavior(row).no_scale(why))?;
             write::check_name(&scale.object, name)?;
             write::check_namespace(&mut scale.object, namespace)?;
             let mut t = target(r, row, "scale", &options, "UpdateOptions");
@@ -241,12 +192,6 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Resul
         }
         _ => Err(Status::generic_method_not_allowed()),
     }
-}
-
-/// Error for a body that is not a Scale of a custom object: upstream looks for the kind in a scheme that has only the
-/// definitions' own.
-fn unexplained() -> Status {
-    Status::bad_request("no kind is registered for the type v1.Scale in scheme \"pkg/runtime/scheme.go:111\"")
 }
 
 #[cfg(test)]

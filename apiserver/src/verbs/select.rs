@@ -7,8 +7,8 @@ use proto::selector::{FieldSelector, Operator, Selector};
 use shared::status::Status;
 
 use crate::cache::{Entry, Filter, IndexKey, Term, Trigger};
-use crate::crd;
 use crate::machinery::query::Query;
+use crate::registry::behavior;
 use crate::registry::fields::{self, FieldSource};
 
 /// The selectors of a request.
@@ -71,7 +71,7 @@ impl Selection {
     /// True when only an object in the row's version can be judged: conversion may change labels and fields.
     pub fn needs_version(&self, row: &Row) -> bool {
         let values = self.fields.iter().any(|(place, ..)| matches!(place, FieldSource::Value(_)));
-        crd::converts(row) && (values || !self.labels.is_empty())
+        behavior(row).converts_by_webhook() && (values || !self.labels.is_empty())
     }
 
     /// True without selectors.

@@ -14,7 +14,7 @@ use crate::machinery::meta;
 use crate::machinery::query::Query;
 use crate::machinery::table::Column;
 use crate::negotiate::{self, Accepted, Format, ObjectForm};
-use crate::printers;
+use crate::registry::{behavior, tables};
 use crate::storage::codec;
 
 /// Object part of a table row (`includeObject`).
@@ -48,7 +48,7 @@ fn internal(e: &codec::CodecError) -> Status {
 
 /// Encodes a cached object without a tree where format and version allow it.
 pub fn direct(engine: &Engine, row: &Row, accepted: &Accepted, entry: &Entry) -> Result<Option<Vec<u8>>, Status> {
-    if accepted.shape != ObjectForm::Object || accepted.pretty || !(row.custom.is_some() || row.is_storage()) {
+    if accepted.shape != ObjectForm::Object || accepted.pretty || !behavior(row).is_served_as_kept(row) {
         return Ok(None);
     }
     match (accepted.format, &entry.raw) {
@@ -67,7 +67,7 @@ pub fn direct(engine: &Engine, row: &Row, accepted: &Accepted, entry: &Entry) ->
 /// Encodes what was just stored, without a tree, where it was stored as protobuf in the version it is served in.
 pub fn stored(row: &Row, accepted: &Accepted, raw: &Raw) -> Result<Option<Vec<u8>>, Status> {
     let Raw::Proto(bytes) = raw else { return Ok(None) };
-    if accepted.shape != ObjectForm::Object || accepted.pretty || row.custom.is_some() || !row.is_storage() {
+    if accepted.shape != ObjectForm::Object || accepted.pretty || !row.is_storage() {
         return Ok(None);
     }
     match accepted.format {
@@ -86,7 +86,7 @@ pub fn stored(row: &Row, accepted: &Accepted, raw: &Raw) -> Result<Option<Vec<u8
 pub fn typed_json(row: &Row, entry: &Entry, out: &mut Vec<u8>) -> Result<(), codec::CodecError> {
     match entry.encoded.json.get() {
         // As an element of a list it says nothing about its type.
-        Some(json) if row.custom.is_none() && json.len() > 2 => {
+        Some(json) if json.len() > 2 => {
             let api_version = row.api_version();
             for part in [r#"{"kind":""#, &row.kind, r#"","apiVersion":""#, &api_version, r#"","#] {
                 out.extend_from_slice(part.as_bytes());
@@ -100,8 +100,7 @@ pub fn typed_json(row: &Row, entry: &Entry, out: &mut Vec<u8>) -> Result<(), cod
 
 /// Appends an element of a JSON list; false when it cannot be encoded. What is made here is kept for the next list.
 pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -> bool {
-    // Custom objects are in the row's version already.
-    if row.custom.is_none() && !row.is_storage() {
+    if !behavior(row).is_served_as_kept(row) {
         let Ok(mut tree) = engine.served(row, &entry.raw) else { return false };
         if let Some(map) = tree.as_object_mut() {
             map.remove("kind");
@@ -115,7 +114,7 @@ pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -
     }
     let start = out.len();
     let made = codec::to_json_item(row, &entry.raw, out).is_ok();
-    if made && row.custom.is_none() {
+    if made && behavior(row).encodes_alike() {
         entry.encoded.json.fill(engine.caches.budget(), &out[start..]);
     }
     made
@@ -123,7 +122,7 @@ pub fn json_item(engine: &Engine, row: &Row, entry: &Entry, out: &mut Vec<u8>) -
 
 /// Encodes a whole object to keep it, where nothing is kept yet and there is room: who reads, reads again.
 fn keep_json(engine: &Engine, row: &Row, entry: &Entry) {
-    if row.custom.is_none()
+    if behavior(row).encodes_alike()
         && entry.encoded.json.get().is_none()
         && matches!(entry.raw, Raw::Proto(_))
         && engine.caches.budget().has_room()
@@ -134,7 +133,7 @@ fn keep_json(engine: &Engine, row: &Row, entry: &Entry) {
 
 /// The JSON of an object's metadata out of what is kept of it.
 fn kept_metadata<'e>(engine: &Engine, row: &Row, entry: &'e Entry) -> Option<&'e [u8]> {
-    if row.custom.is_some() || !row.is_storage() {
+    if !behavior(row).encodes_alike() || !row.is_storage() {
         return None;
     }
     keep_json(engine, row, entry);
@@ -168,12 +167,12 @@ pub fn metadata_item(engine: &Engine, row: &Row, version: &str, entry: &Entry, o
 pub fn row_item(engine: &Engine, row: &Row, version: &str, include: Include, entry: &Entry, out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(br#"{"cells":"#);
     if let Some(open) = entry.encoded.cells.get().filter(|_| row.is_storage()) {
-        printers::write_row(open, out);
+        tables::write_row(open, out);
     } else {
         let Ok(tree) = engine.served(row, &entry.raw) else { return false };
-        let open = printers::open_row(row, &tree);
-        printers::write_row(&open, out);
-        if row.is_storage() && row.custom.is_none() {
+        let open = tables::open_row(row, &tree);
+        tables::write_row(&open, out);
+        if row.is_storage() && behavior(row).encodes_alike() {
             entry.encoded.cells.fill(engine.caches.cells(), &open);
         }
     }
@@ -184,7 +183,7 @@ pub fn row_item(engine: &Engine, row: &Row, version: &str, include: Include, ent
             true
         }
         Include::Metadata => metadata_item(engine, row, version, entry, out),
-        Include::Object if row.custom.is_some() || row.is_storage() => typed_json(row, entry, out).is_ok(),
+        Include::Object if behavior(row).is_served_as_kept(row) => typed_json(row, entry, out).is_ok(),
         Include::Object => engine
             .served(row, &entry.raw)
             .is_ok_and(|tree| codec::served_schema(row).map(|schema| proto::json::encode(schema, &tree, out)).is_ok()),
@@ -204,14 +203,7 @@ pub fn object_reply(
 ) -> Result<Reply, Status> {
     let tree;
     let (schema, value) = match accepted.shape {
-        ObjectForm::Object => {
-            let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or("");
-            let kind = object.get("kind").and_then(Value::as_str).unwrap_or("");
-            (
-                row.custom.as_ref().map_or_else(|| proto::schema::kind_of(api_version, kind), |c| Some(&*c.schema)),
-                object,
-            )
-        }
+        ObjectForm::Object => (behavior(row).response_schema(row, object), object),
         ObjectForm::Metadata(version) | ObjectForm::MetadataList(version) => {
             let kind = object.get("kind").and_then(Value::as_str).unwrap_or("");
             if let Some(refused) = negotiate::not_of_that_form(accepted.shape, row, kind) {
@@ -290,8 +282,8 @@ pub fn tabulate<'a>(
     meta: Value,
     headers: bool,
 ) -> Value {
-    let rows = objects.map(|o| row_of(printers::row(row, o), o, include, version)).collect();
-    let columns: Value = if headers { definitions(printers::columns(row)) } else { Value::Null };
+    let rows = objects.map(|o| row_of(tables::cells(row, o), o, include, version)).collect();
+    let columns: Value = if headers { definitions(tables::columns(row)) } else { Value::Null };
     framed(version, meta, &columns, rows)
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::engine::WriteTarget;
 use super::{VerbRequest, namespace_of};
-use crate::crd;
 use crate::machinery::query::WriteOptions;
+use crate::registry::behavior;
 
 /// The target of a write.
 pub fn target<'a>(
@@ -30,6 +30,6 @@ pub fn target<'a>(
     }
     let name = if r.info.names_object() { &r.info.name } else { "" };
     let target = WriteTarget::new(row, (namespace_of(&r.info, row), name), &r.user, options);
-    let conversions = crd::converts(row).then(Arc::default);
+    let conversions = behavior(row).converts_by_webhook().then(Arc::default);
     WriteTarget { subresource, options_object: object, recorder: r.recorder.clone(), conversions, ..target }
 }

@@ -11,9 +11,8 @@ use proto::merge::apply::{FieldsVersion, Versions};
 use proto::resources::{Resource, Row};
 
 use super::managers::WrittenKind;
-use crate::crd;
 use crate::machinery::tree;
-use crate::registry::conversion;
+use crate::registry::behavior;
 use crate::storage::codec;
 
 /// Results of conversion webhooks within one write, and the conversions that are still needed.
@@ -77,11 +76,7 @@ impl<'r> VersionConverter<'r> {
             }
             let known = |r: &&Row| r.group == group && r.version == version;
             if others.iter().find(known).is_none() {
-                others.extend(match row.custom {
-                    Some(_) if group == row.group => crd::version(rows, row, version),
-                    Some(_) => None,
-                    None => rows.find(group, version, &row.plural),
-                });
+                others.extend(behavior(row).other_version(rows, row, (group, version)));
             }
         }
         Self { row, others, conversions }
@@ -100,13 +95,9 @@ impl<'r> VersionConverter<'r> {
 impl Versions for VersionConverter<'_> {
     fn find(&self, api_version: &str) -> FieldsVersion<'_> {
         let Some(row) = self.row(api_version) else {
-            return match self.row.custom {
-                // Upstream tells versions that are gone from others of its own kinds alone.
-                Some(_) => FieldsVersion::Lost(impossible(api_version)),
-                None => FieldsVersion::Gone,
-            };
+            return behavior(self.row).unknown_version(api_version);
         };
-        if crd::converts(row) {
+        if behavior(row).converts_by_webhook() {
             let Some(conversions) = self.conversions else { return FieldsVersion::Same };
             if let Some(why) = conversions.failure(Some(api_version)) {
                 return FieldsVersion::Lost(why);
@@ -120,27 +111,10 @@ impl Versions for VersionConverter<'_> {
         let to: &Resource = self.row(api_version).map_or(self.row, |row| row);
         let there = object.get("apiVersion").and_then(Value::as_str).unwrap_or(&own);
         let from: &Resource = self.row(there).map_or(self.row, |row| row);
-        let mut object = object.clone();
-        if to.custom.is_none() {
-            return conversion::convert(object, &from.group, &from.kind, &to.group, &to.version);
+        match self.conversions.filter(|_| behavior(to).converts_by_webhook()) {
+            Some(conversions) => conversions.get(object, api_version),
+            None => behavior(to).convert(object.clone(), (&from.group, &from.kind), to),
         }
-        match self.conversions.filter(|_| crd::converts(to)) {
-            Some(conversions) => conversions.get(&object, api_version),
-            None => {
-                if let Some(map) = object.as_object_mut() {
-                    map.insert("apiVersion".to_owned(), Value::from(api_version));
-                }
-                object
-            }
-        }
-    }
-}
-
-/// Explains why custom objects cannot be converted into a version that their definition does not have.
-fn impossible(api_version: &str) -> String {
-    match api_version.matches('/').count() {
-        0 | 1 => format!("request to convert CR to an invalid group/version: {api_version}"),
-        _ => format!("unexpected GroupVersion string: {api_version}"),
     }
 }
 

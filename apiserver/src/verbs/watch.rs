@@ -29,6 +29,7 @@ use super::watch_start::{StartError, StartedWatch, WatchRequest};
 use super::{Body, Reply, VerbRequest, accepted, get, namespace_of};
 use crate::cache::{Change, Entry, EventType, Filter, Message, Watch};
 use crate::negotiate::{Accepted, ObjectForm};
+use crate::registry::behavior;
 
 /// Bytes after which a batch of frames is sent, where frames may be sent together.
 const BATCH: usize = 64 << 10;
@@ -207,7 +208,7 @@ impl Session {
         if revision <= self.after {
             return;
         }
-        if !crate::crd::changes_version(&self.framer.row) {
+        if !behavior(&self.framer.row).changes_version(&self.framer.row) {
             let frame = self.framer.live(m);
             self.sent.sized(frame.len());
             batch.push(frame);
@@ -245,7 +246,7 @@ impl Session {
 
     /// A frame for an entry, in the row's version.
     async fn entry(&mut self, seen: EventType, entry: &Arc<Entry>, revision: i64, out: &mut Vec<u8>) {
-        if !crate::crd::changes_version(&self.framer.row) {
+        if !behavior(&self.framer.row).changes_version(&self.framer.row) {
             return self.framer.entry(seen, entry, revision, out);
         }
         match self.framer.engine.in_version(&self.framer.row, vec![entry.clone()]).await {

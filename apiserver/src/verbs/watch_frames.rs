@@ -15,6 +15,7 @@ use super::list::put;
 use super::table::{self, Include};
 use crate::cache::{Entry, EventType, Message, Progress, Raw};
 use crate::negotiate::{self, Accepted, Format, ObjectForm};
+use crate::registry::behavior;
 use crate::storage::codec;
 
 /// Marks the bookmark after the initial events.
@@ -35,8 +36,7 @@ impl Framer {
     }
 
     fn own(&self) -> bool {
-        // Custom resources are brought into the row's version before they are framed.
-        self.row.custom.is_some() || self.row.is_storage()
+        behavior(&self.row).is_served_as_kept(&self.row)
     }
 
     fn frame(&self, kind: &str, object: &[u8], out: &mut Vec<u8>) {

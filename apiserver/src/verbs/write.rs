@@ -12,33 +12,24 @@ use super::engine::Engine;
 use super::managers::WrittenKind;
 use super::{Reply, VerbRequest, managers, namespace_of, reply_object, target};
 use crate::admission::Operation;
-use crate::crd;
 use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
 use crate::negotiate::{self, Decoded, Expected};
-use crate::registry::{conversion, owners, strategy};
-use crate::storage::{codec, other_than_asked};
+use crate::registry::{behavior, owners, strategy};
+use crate::storage::other_than_asked;
 
 /// Decodes a body as the row's kind and fills in defaults.
 pub fn body(r: &VerbRequest, row: &Row, options: &WriteOptions) -> Result<Decoded, Status> {
-    if let Some(served) = crd::version_of(row) {
-        let settle = |object: &mut Value| crd::objects::prune_and_default_sent(row, served, object);
-        let decoded = negotiate::decode_custom(r.sent_body(), row, options.field_validation, settle)?;
-        let (there, version) = (decoded.object["apiVersion"].as_str().unwrap_or_default(), row.api_version());
-        if there != version {
+    let behavior = behavior(row);
+    let open = behavior.has_open_bodies();
+    let decoded = negotiate::decode_object(r.sent_body(), row, options.field_validation)?;
+    if let Some(why) = behavior.misfit(row, &decoded.object) {
+        if open {
             r.recorder.add_warnings(decoded.warnings);
-            let why = "does not match the expected API version";
-            return Err(Status::bad_request(&format!("the API version in the data ({there}) {why} ({version})")));
         }
-        r.recorder.record_object(None, &decoded.object);
-        return Ok(decoded);
-    }
-    let mut decoded = negotiate::decode(r.sent_body(), &Expected::of(row), options.field_validation)?;
-    if let Some(why) = conversion::unreadable(row, &decoded.object) {
         return Err(Status::bad_request(&why));
     }
-    default(row, &mut decoded.object)?;
-    r.recorder.record_object(codec::served_schema(row).ok(), &decoded.object);
+    r.recorder.record_object(row.schema().filter(|_| !open), &decoded.object);
     Ok(decoded)
 }
 
@@ -57,27 +48,12 @@ pub fn body_of_kind(r: &VerbRequest, kind: (&str, &str, &str), options: &WriteOp
 
 /// Fills in defaults.
 pub fn default(row: &Resource, object: &mut Value) -> Result<(), Status> {
-    if let Some(served) = crd::version_of(row) {
-        return crd::objects::prune_and_default(served, object)
-            .map(drop)
-            .map_err(|e| Status::bad_request(&e.to_string()));
-    }
-    default_typed(row, object)
+    behavior(row).default(row, object)
 }
 
 /// Defaults the result of an apply as [`default`] does.
 pub fn default_applied(row: &Resource, object: &mut Value) -> Result<(), Status> {
-    if let Some(served) = crd::version_of(row) {
-        return crd::objects::prune_and_default_applied(served, object)
-            .map_err(|e| Status::bad_request(&e.to_string()));
-    }
-    default_typed(row, object)
-}
-
-fn default_typed(row: &Resource, object: &mut Value) -> Result<(), Status> {
-    let schema = codec::served_schema(row).map_err(|e| Status::internal(&e.to_string()))?;
-    proto::defaulting::apply(schema, object);
-    Ok(())
+    behavior(row).default_applied(row, object)
 }
 
 /// The object must be in the namespace of the request, or say nothing.

@@ -18,9 +18,9 @@ use super::super::views::Views;
 use super::super::{Attributes, Plugin};
 use super::evaluate::{self, EvaluationInput};
 use super::{Bound, MUTATING, Policies, PolicyError, WebhookDeps};
-use crate::crd;
 use crate::expressions::{Dialect, EXHAUSTED, ResultType};
 use crate::machinery::tree;
+use crate::registry::behavior;
 
 /// The plugin.
 pub(crate) struct MutatingPolicies(Policies);
@@ -170,7 +170,7 @@ impl MutatingPolicies {
     ) -> Result<bool, MutationFailure> {
         let shown = &bound.shown;
         let row = self.0.means.rows.find(&shown.group, &shown.version, &shown.plural);
-        let custom = crd::version_of(a.resource).is_some();
+        let typed = !behavior(a.resource).has_open_bodies();
         views.amend(a, |object| {
             let own = proto::schema::kind_of(tree::text(object, "/apiVersion"), tree::text(object, "/kind"));
             let schema = own.or_else(|| row.as_ref().and_then(|r| r.schema())).ok_or_else(|| {
@@ -181,7 +181,7 @@ impl MutatingPolicies {
             })?;
             match change {
                 PolicyMutation::Configuration(config) => configure(schema, object, config).map_err(MutationFailure::Policy),
-                PolicyMutation::Patch(patch) => self::patch(schema, custom, object, patch),
+                PolicyMutation::Patch(patch) => self::patch(schema, typed, object, patch),
             }
         })
     }
@@ -267,7 +267,7 @@ fn configure(schema: &Message, object: &mut Value, mut config: Value) -> Result<
     Ok(())
 }
 
-fn patch(schema: &Message, custom: bool, object: &mut Value, mut patch: Value) -> Result<(), MutationFailure> {
+fn patch(schema: &Message, typed: bool, object: &mut Value, mut patch: Value) -> Result<(), MutationFailure> {
     let failed = |e: json_patch::Error| MutationFailure::Policy(format!("JSON Patch: {e}"));
     let (api_version, kind) = (object["apiVersion"].clone(), object["kind"].clone());
     // An operation that names no place means the whole.
@@ -282,7 +282,7 @@ fn patch(schema: &Message, custom: bool, object: &mut Value, mut patch: Value) -
         Err(json_patch::Error::Test(_)) => return Ok(()),
         Err(why) => return Err(failed(why)),
     }
-    if !custom {
+    if typed {
         settle_kind(object, api_version, kind)?;
         decode_touched(schema, object, &Value::Null, Strictness::Strict)
             .map_err(|e| Status::internal(&e.to_string()))?;

@@ -8,6 +8,7 @@ use serde_json::{Map, json};
 use shared::status::field::Error;
 
 use super::{RULES, ValidationOptions, in_order};
+use crate::registry::behavior;
 
 mod certificates;
 mod changed_groups;
@@ -35,15 +36,15 @@ mod workloads;
 const STRICT: ValidationOptions = ValidationOptions::none();
 
 fn validate_create(served: &Resource, row: &Resource, object: &Value) -> Vec<Error> {
-    super::validate_create(STRICT, served, row, object)
+    behavior(row).validate_create(STRICT, (served, row), object)
 }
 
 fn validate_update(served: &Resource, row: &Resource, new: &Value, old: &Value) -> Vec<Error> {
-    super::validate_update(STRICT, served, row, new, old)
+    behavior(row).validate_update(STRICT, (served, row), (new, old))
 }
 
 fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<Error> {
-    super::validate_subresource(STRICT, row, subresource, new, old)
+    behavior(row).validate_subresource(STRICT, row, subresource, (new, old))
 }
 
 fn warnings(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {

@@ -9,9 +9,8 @@ use shared::status::{Status, field};
 use super::super::scale;
 use super::{Engine, WriteTarget};
 use crate::admission::{Attributes, Operation, Reinvocation};
-use crate::crd;
 use crate::machinery::meta;
-use crate::storage::codec;
+use crate::registry::behavior;
 use crate::validation;
 
 /// The rounds of admission.
@@ -156,18 +155,7 @@ impl Engine {
             return Ok(());
         }
         let name = meta::text(object, "name");
-        if storage.custom.is_some() {
-            // It is called what it calls itself, also where that is what is wrong with it.
-            let text = |key: &str| object[key].as_str().unwrap_or_default();
-            let group = text("apiVersion").split_once('/').map_or("", |(group, _)| group);
-            let errors = validation::in_order(crd::objects::open(), errors);
-            return Err(Status::invalid(group, text("kind"), name, errors));
-        }
-        let errors = match codec::served_schema(storage) {
-            Ok(schema) => validation::in_order(schema, errors),
-            Err(_) => errors,
-        };
-        Err(Status::invalid(&t.row.group, &t.row.kind, name, errors))
+        Err(behavior(storage).invalid((t.row, storage), object, name, errors))
     }
 }
 

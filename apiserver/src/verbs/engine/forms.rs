@@ -9,7 +9,7 @@ use shared::status::Status;
 use super::Engine;
 use crate::cache::{Entry, Raw};
 use crate::crd;
-use crate::registry::conversion;
+use crate::registry::behavior;
 use crate::storage::{Stored, codec};
 
 impl Engine {
@@ -21,7 +21,7 @@ impl Engine {
 
     /// An object as read, in the version writes of the row work in.
     pub(in crate::verbs) async fn in_storage_version(&self, row: &Row, object: Value) -> Result<Value, Status> {
-        if !crd::changes_version(row) {
+        if !behavior(row).changes_version(row) {
             return Ok(object);
         }
         let mut converted = crd::convert::to(&*self.caller, row, vec![object]).await?;
@@ -31,7 +31,7 @@ impl Engine {
     /// Encodes an object as etcd stores it.
     pub(in crate::verbs) async fn encode(&self, row: &Row, object: &Value) -> Result<Vec<u8>, Status> {
         let failed = |e: codec::CodecError| Status::internal(&e.to_string());
-        if row.custom.is_none() || object["apiVersion"] == row.storage_api_version() {
+        if !behavior(row).is_converted_to_store(row, object) {
             return codec::encode(row, object, self.policy.media).map_err(failed);
         }
         let storage = row.storage();
@@ -39,9 +39,9 @@ impl Engine {
         codec::encode(&storage, converted.first().unwrap_or(object), self.policy.media).map_err(failed)
     }
 
-    /// Entries of a custom resource in a row's version; everything else as it is.
+    /// Entries in a row's version, converted where caches keep another.
     pub async fn in_version(&self, row: &Row, entries: Vec<Arc<Entry>>) -> Result<Vec<Arc<Entry>>, Status> {
-        if !crd::changes_version(row) || entries.is_empty() {
+        if !behavior(row).changes_version(row) || entries.is_empty() {
             return Ok(entries);
         }
         let failed = |e: codec::CodecError| Status::internal(&e.to_string());
@@ -56,21 +56,20 @@ impl Engine {
 
     /// From the request's version to the storage row's.
     pub fn to_storage(&self, row: &Row, object: Value) -> Value {
-        // Custom resources are converted where they are read and written.
-        if row.custom.is_some() || row.is_storage() {
+        let behavior = behavior(row);
+        if behavior.is_served_as_kept(row) {
             return object;
         }
-        let s = row.storage();
-        conversion::convert(object, &row.group, &row.kind, &s.group, &s.version)
+        behavior.convert(object, (&row.group, &row.kind), &row.storage())
     }
 
     /// From the storage row's version to the request's.
     pub fn to_served(&self, row: &Row, object: Value) -> Value {
-        // Custom resources are converted where they are read and written.
-        if row.custom.is_some() || row.is_storage() {
+        let behavior = behavior(row);
+        if behavior.is_served_as_kept(row) {
             return object;
         }
-        let s = row.storage();
-        conversion::convert(object, &s.group, &s.kind, &row.group, &row.version)
+        let storage = row.storage();
+        behavior.convert(object, (&storage.group, &storage.kind), row)
     }
 }

@@ -9,6 +9,7 @@ use super::super::outcome::{PendingWrite, WriteOutcome};
 use super::Engine;
 use crate::cache::Raw;
 use crate::machinery::meta;
+use crate::registry::behavior;
 use crate::storage::codec;
 
 impl WriteOutcome {
@@ -37,7 +38,7 @@ impl Engine {
         row: &Row,
     ) -> Result<PendingWrite, Status> {
         let unreadable = |e: codec::CodecError| Status::internal(&e.to_string());
-        let kept = pending.custom.map_or_else(|| codec::decode(row, &pending.bytes, 0).map_err(unreadable), Ok);
+        let kept = pending.tree.map_or_else(|| codec::decode(row, &pending.bytes, 0).map_err(unreadable), Ok);
         let mut object = kept?;
         let metadata = meta::metadata(&mut object);
         metadata.remove("managedFields");
@@ -61,12 +62,12 @@ impl Engine {
     /// Builds the result at the revision of the write. An object that is stored in another version is converted there
     /// and back.
     pub(super) async fn finish(&self, pending: PendingWrite, row: &Row, revision: i64) -> Result<WriteOutcome, Status> {
-        if let Some(mut object) = pending.custom {
+        if let Some(mut object) = pending.tree {
             meta::set_text(&mut object, "resourceVersion", &revision.to_string());
             return Ok(WriteOutcome::Tree(object));
         }
         let unreadable = |e: codec::CodecError| Status::internal(&e.to_string());
-        if row.custom.is_some() {
+        if behavior(row).keeps_trees() {
             let object = codec::decode(row, &pending.bytes, revision).map_err(unreadable)?;
             return self.in_storage_version(row, object).await.map(WriteOutcome::Tree);
         }

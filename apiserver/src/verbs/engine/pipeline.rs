@@ -23,7 +23,7 @@ use crate::crd::convert::WebhookClient;
 use crate::machinery::meta;
 use crate::negotiate::Media;
 use crate::registry::strategy::{self, StrategyCx};
-use crate::registry::{FieldGates, owners};
+use crate::registry::{FieldGates, behavior, owners};
 use crate::rows::{Rows, working};
 use crate::storage::{Store, Stored, WriteResult};
 use crate::validation;
@@ -177,7 +177,7 @@ impl Engine {
         reservation: &mut Reservation,
     ) -> Result<WriteOutcome, Status> {
         let mut errors = self.check_admin_access(t, storage, &object, None).await;
-        errors.extend(validation::validate_create(self.gated.relaxed, t.row, storage, &object));
+        errors.extend(behavior(storage).validate_create(self.gated.relaxed, (t.row, storage), &object));
         errors.extend(self.gated.validate_gated(storage, "", &object, None));
         self.refuse(t, storage, &object, true, errors)?;
         t.warnings.extend(validation::warnings(self.gated.relaxed, storage, "", &object, None));

@@ -15,8 +15,8 @@ use super::super::update_meters;
 use super::{Change, Engine, Reservation, UPDATE_ROUNDS, WriteTarget, conflict, storage_status};
 use crate::crd;
 use crate::machinery::meta;
-use crate::registry::owners;
 use crate::registry::strategy::{self, Strategy};
+use crate::registry::{behavior, owners};
 use crate::rows::working;
 use crate::storage::WriteResult;
 use crate::validation;
@@ -125,7 +125,7 @@ impl Engine {
             }
             for (api_version, object) in wanted {
                 let version = api_version.rsplit('/').next().unwrap_or_default();
-                let converted = match crd::version(&self.rows, t.row, version) {
+                let converted = match behavior(t.row).other_version(&self.rows, t.row, (&t.row.group, version)) {
                     Some(row) => crd::convert::between(&*self.caller, &row, vec![object.clone()]).await,
                     None => Err(Status::not_found(&t.row.group, &t.row.plural, t.name)),
                 };
@@ -165,7 +165,7 @@ impl Engine {
         change: &mut Change<'_>,
     ) -> Result<(Value, Reservation), Status> {
         let strategy = strategy::strategy_of(t.row);
-        let own = t.row.custom.is_some() || t.row.is_storage();
+        let own = behavior(t.row).is_served_as_kept(t.row);
         let new = if own {
             self.convert_and_change(t, old, change).await?
         } else {
@@ -202,9 +202,10 @@ impl Engine {
     ) -> Result<(), Status> {
         let mut errors = self.check_admin_access(t, storage, new, Some(old)).await;
         let options = self.gated.relaxed.for_update(storage, old);
+        let behavior = behavior(storage);
         errors.extend(match t.subresource {
-            "" | "scale" => validation::validate_update(options, t.row, storage, new, old),
-            subresource => validation::validate_subresource(options, storage, subresource, new, old),
+            "" | "scale" => behavior.validate_update(options, (t.row, storage), (new, old)),
+            subresource => behavior.validate_subresource(options, storage, subresource, (new, old)),
         });
         errors.extend(self.gated.validate_gated(storage, t.subresource, new, Some(old)));
         self.refuse(t, storage, new, false, errors)?;

@@ -14,6 +14,7 @@ use super::body::{self, Item, ListParts};
 use super::found::ListResult;
 use crate::cache::{Entry, Raw};
 use crate::negotiate::{self, Accepted, Format, ObjectForm};
+use crate::registry::behavior;
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
 use crate::verbs::table::{self, Include};
@@ -33,8 +34,8 @@ fn meta(found: &ListResult) -> Value {
     Value::Object(meta)
 }
 
-/// Metadata of a list of custom objects: with `continue`, also when it is empty.
-fn custom_meta(found: &ListResult) -> Value {
+/// Metadata of a list without a type: with `continue`, also when it is empty.
+fn untyped_meta(found: &ListResult) -> Value {
     let mut meta = meta(found);
     if let Some(map) = meta.as_object_mut() {
         map.entry("continue").or_insert_with(|| Value::from(""));
@@ -55,7 +56,7 @@ pub fn reply(
         return Err(refused);
     }
     let parts = match (accepted.shape, accepted.format) {
-        _ if row.custom.is_some() && accepted.format != Format::Json => Err(found),
+        _ if !behavior(row).has_protobuf() && accepted.format != Format::Json => Err(found),
         (ObjectForm::Object, Format::Json) => Ok(json_parts(engine, row, found)),
         (ObjectForm::Object, Format::Protobuf) if row.is_storage() && !row.storage_json => protobuf_parts(row, found),
         (ObjectForm::MetadataList(version), Format::Json) => Ok(metadata_parts(engine, row, version, found)),
@@ -99,9 +100,9 @@ fn by_trees(
             (negotiate::partial_list_kind("v1"), tree)
         }
         ObjectForm::Object => {
-            let (schema, meta) = match row.custom {
-                Some(_) => (None, custom_meta(found)),
-                None => (row.list_schema(), meta(found)),
+            let (schema, meta) = match behavior(row).has_typed_lists() {
+                true => (row.list_schema(), meta(found)),
+                false => (None, untyped_meta(found)),
             };
             // Elements of a typed list do not say what they are.
             if schema.is_some() {
@@ -126,15 +127,14 @@ const END: &[u8] = b"]}\n";
 fn form_fingerprint(row: &Row, format: &str) -> Option<u64> {
     let mut h = std::hash::DefaultHasher::new();
     (&*row.group, &*row.version, &*row.plural, format).hash(&mut h);
-    // Of a custom resource the same bytes may read differently once its definition has changed.
-    row.custom.is_none().then(|| h.finish())
+    behavior(row).encodes_alike().then(|| h.finish())
 }
 
-/// A list of custom objects, whose keys are sorted: what is said of the list comes last.
-fn custom_parts(engine: &Arc<Engine>, row: &Row, found: ListResult) -> ListParts {
+/// A list without a type, whose keys are sorted: what is said of the list comes last.
+fn untyped_parts(engine: &Arc<Engine>, row: &Row, found: ListResult) -> ListParts {
     let head = format!(r#"{{"apiVersion":"{}","items":["#, row.api_version()).into_bytes();
     let mut tail = format!(r#"],"kind":"{}","metadata":"#, row.list_kind).into_bytes();
-    json::encode_any(&custom_meta(&found), &mut tail);
+    json::encode_any(&untyped_meta(&found), &mut tail);
     tail.extend_from_slice(b"}\n");
     let (engine, row) = (engine.clone(), row.clone());
     let item: Item = Box::new(move |e, out| table::json_item(&engine, &row, e, out));
@@ -142,8 +142,8 @@ fn custom_parts(engine: &Arc<Engine>, row: &Row, found: ListResult) -> ListParts
 }
 
 fn json_parts(engine: &Arc<Engine>, row: &Row, found: ListResult) -> ListParts {
-    if row.custom.is_some() {
-        return custom_parts(engine, row, found);
+    if !behavior(row).has_typed_lists() {
+        return untyped_parts(engine, row, found);
     }
     let mut head =
         format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":"#, row.list_kind, row.api_version()).into_bytes();
