@@ -64,12 +64,12 @@ impl Manager {
         line.trim().trim_end_matches(" kB").trim().parse::<f64>().unwrap_or(f64::NAN) * 1024.0 / 1e6
     }
 
-    /// The longest time for which a task has held its thread, in milliseconds; 0 where none was long enough to be told of,
-    /// which takes `--v=2` and 100 ms.
+    /// The most processor time for which a task has held its thread, in milliseconds; 0 where none was long enough to be told
+    /// of, which takes `--v=2` and 100 ms.
     pub fn longest_hold_ms(&self) -> anyhow::Result<f64> {
         let text = fs::read_to_string(&self.log)?;
         let held = text.lines().filter_map(|line| {
-            let rest = line.split("held=").nth(1)?.trim_start_matches('"');
+            let rest = line.split(" used=").nth(1)?.trim_start_matches('"');
             let value = rest.split(['"', ' ']).next()?;
             match value.strip_suffix("ms") {
                 Some(milliseconds) => milliseconds.parse::<f64>().ok(),

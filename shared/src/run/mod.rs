@@ -18,7 +18,7 @@ pub use blocks::Blocks;
 pub use log::{set_logging, set_verbosity, verbosity};
 pub use memory::release_memory;
 pub use tasks::{TaskGroup, contained, contained_async, panic_text};
-pub use watchdog::{Polls, measure_polls, measured, measured_polls};
+pub use watchdog::{Polls, apart, measure_polls, measured, measured_polls, process_time};
 
 /// Most threads for work that blocks.
 pub const BLOCKING_THREADS: usize = 32;

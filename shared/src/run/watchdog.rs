@@ -1,7 +1,8 @@
 //! A watch over how long a task holds its thread: what is not awaited delays every other task there.
 //!
-//! What holds it for a second is told of always, what holds it for a tenth from verbosity 2 on. Tests ask for [`Polls`],
-//! which count processor time, so that a busy machine fails none of them.
+//! What holds it for a second is told of always, what holds it for a tenth from verbosity 2 on, with the processor time of it.
+//! Tests ask for [`Polls`], and benchmarks for what is told: both count processor time, so that a busy machine fails none of
+//! them.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -29,6 +30,8 @@ pub struct Polls {
 
 thread_local! {
     static MEASURED: Cell<Option<Polls>> = const { Cell::new(None) };
+    /// Processor time of what is no part of the polls that it runs in.
+    static APART: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Measures the polls of tasks on this thread from now on, anew.
@@ -51,20 +54,40 @@ pub fn measured<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, used)
 }
 
-/// Processor time that this thread has used; nothing where no one measures.
-#[allow(unsafe_code, reason = "clock_gettime is an unsafe call")]
+/// Runs `work`, whose processor time counts to no poll that is measured: that of a simulated server, say, whose answers are
+/// made where its client reads them.
+pub fn apart<T>(work: impl FnOnce() -> T) -> T {
+    let begun = processor_time();
+    let done = work();
+    if let (Some(begun), Some(now)) = (begun, processor_time()) {
+        APART.set(APART.get() + now.saturating_sub(begun));
+    }
+    done
+}
+
+/// Processor time that all threads of this process have used together. For benchmarks.
+pub fn process_time() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
+}
+
+/// Processor time that this thread has used; nothing where no one measures or is told of it.
 fn processor_time() -> Option<Duration> {
-    MEASURED.get()?;
+    let wanted = MEASURED.get().is_some() || verbosity() >= CLOSE;
+    let used = wanted.then(|| clock(libc::CLOCK_THREAD_CPUTIME_ID)).flatten()?;
+    Some(used.saturating_sub(APART.get()))
+}
+
+#[allow(unsafe_code, reason = "clock_gettime is an unsafe call")]
+fn clock(which: libc::clockid_t) -> Option<Duration> {
     let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to the value that it is given, which lives here.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
+    let failed = unsafe { libc::clock_gettime(which, &raw mut used) };
     let seconds = u64::try_from(used.tv_sec).ok().filter(|_| failed == 0)?;
     Some(Duration::new(seconds, u32::try_from(used.tv_nsec).unwrap_or(0)))
 }
 
-fn measure(task: &'static str, begun: Option<Duration>) {
-    let (Some(mut polls), Some(now), Some(begun)) = (MEASURED.get(), processor_time(), begun) else { return };
-    let held = now.saturating_sub(begun);
+fn measure(task: &'static str, held: Option<Duration>) {
+    let (Some(mut polls), Some(held)) = (MEASURED.get(), held) else { return };
     polls.count += 1;
     if held > polls.longest {
         (polls.longest, polls.task) = (held, task);
@@ -76,7 +99,7 @@ fn measure(task: &'static str, begun: Option<Duration>) {
 pub(super) struct Watched {
     task: &'static str,
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
-    report: fn(&'static str, Duration),
+    report: fn(&'static str, Duration, Option<Duration>),
 }
 
 impl Watched {
@@ -91,17 +114,18 @@ impl Future for Watched {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let (begun, used) = (Instant::now(), processor_time());
         let polled = self.future.as_mut().poll(cx);
-        (self.report)(self.task, begun.elapsed());
+        let used = processor_time().zip(used).map(|(now, begun)| now.saturating_sub(begun));
+        (self.report)(self.task, begun.elapsed(), used);
         measure(self.task, used);
         polled
     }
 }
 
-fn tell(task: &'static str, held: Duration) {
+fn tell(task: &'static str, held: Duration, used: Option<Duration>) {
     if held > LIMIT {
-        tracing::warn!(task, held = ?held, "Task blocked its thread");
+        tracing::warn!(task, held = ?held, used = ?used.unwrap_or_default(), "Task blocked its thread");
     } else if held > CLOSE_LIMIT && verbosity() >= CLOSE {
-        tracing::info!(task, held = ?held, "Task blocked its thread");
+        tracing::info!(task, held = ?held, used = ?used.unwrap_or_default(), "Task blocked its thread");
     }
 }
 
@@ -136,6 +160,20 @@ mod tests {
         assert_eq!(measured_polls().count, 0, "once it is over nothing is measured");
     }
 
+    #[tokio::test]
+    async fn work_that_is_no_part_of_a_poll_does_not_count() {
+        let spin = || {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(200) {
+                std::hint::spin_loop();
+            }
+        };
+        measure_polls();
+        Watched { task: "busy", future: Box::pin(async move { apart(spin) }), report: tell }.await;
+        let polls = measured_polls();
+        assert!(polls.count == 1 && polls.longest < Duration::from_millis(4), "{polls:?}");
+    }
+
     static LONGEST: AtomicU64 = AtomicU64::new(0);
 
     #[tokio::test]
@@ -145,7 +183,7 @@ mod tests {
             tokio::task::yield_now().await;
             std::thread::sleep(Duration::from_millis(20));
         };
-        let report = |_: &'static str, held: Duration| {
+        let report = |_: &'static str, held: Duration, _: Option<Duration>| {
             LONGEST.fetch_max(u64::try_from(held.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         };
         let begun = Instant::now();
