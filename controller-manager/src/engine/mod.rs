@@ -33,5 +33,6 @@ pub mod selectors;
 pub mod services;
 pub mod settings;
 pub mod slim;
+pub mod tally;
 pub mod wire;
 pub mod worker;

@@ -121,6 +121,19 @@ impl Paced {
     }
 }
 
+/// Wakes the key of every set of a kind that changes: at once where it asks for something else, and at its pace where only
+/// its status changed, which its controller writes itself.
+pub fn watch_paced<K: Object>(informer: &Informer<K>, paced: &Arc<Paced>) {
+    let paced = Arc::clone(paced);
+    informer.add_handler(move |event: &Event<K>| {
+        let key = Key::of(event.object().meta());
+        match event {
+            Event::Updated { old, new } if object::asks_the_same(old.meta(), new.meta()) => paced.wake(key),
+            _ => paced.queue.add(key),
+        }
+    });
+}
+
 /// Wakes the sets of one kind when their pods change.
 pub struct PodWatch<K: Selecting> {
     /// The sets.
@@ -266,11 +279,18 @@ fn waking<P: Selecting, C: Object>(
     }
 }
 
-/// Returns what a set owns or could adopt: its children and the orphans of its namespace.
-pub fn candidates<C: Held>(store: &Store<C>, namespace: &str, uid: &str) -> Vec<Arc<C>> {
+/// Returns what a set owns or could adopt, in no order: its children and the orphans of its namespace. Putting thousands in
+/// order takes longer than all else that is done with them.
+pub fn unordered_candidates<C: Held>(store: &Store<C>, namespace: &str, uid: &str) -> Vec<Arc<C>> {
     let mut out = store.by_index(BY_CONTROLLER, uid);
     out.retain(|c| object::namespace(c.metadata()) == namespace);
     out.extend(store.by_index(BY_CONTROLLER, &orphans(namespace)));
+    out
+}
+
+/// Does as [`unordered_candidates`], by name.
+pub fn candidates<C: Held>(store: &Store<C>, namespace: &str, uid: &str) -> Vec<Arc<C>> {
+    let mut out = unordered_candidates(store, namespace, uid);
     out.sort_by(|a, b| a.metadata().name().cmp(&b.metadata().name()));
     out
 }

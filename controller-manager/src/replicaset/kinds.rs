@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::plan::Counts;
 use crate::engine::action::body;
 use crate::engine::object;
-use crate::engine::pod::Pod;
+use crate::engine::pod::{Labels, Pod};
 use crate::engine::selectors::Selecting;
 
 /// A status, independent of the kind. Conditions are plain JSON, as the two kinds have types of their own.
@@ -35,8 +35,12 @@ pub trait Set: Selecting + Serialize {
     fn min_ready_seconds(&self) -> i32;
     /// Returns the template of new pods.
     fn template(&self) -> PodTemplateSpec;
+    /// Reports whether the set selects pods of these labels.
+    fn selects_labels(&self, labels: Option<&Labels>) -> bool;
     /// Reports whether the set selects a pod.
-    fn selects_pod(&self, pod: &Pod) -> bool;
+    fn selects_pod(&self, pod: &Pod) -> bool {
+        self.selects_labels(pod.metadata.labels.as_deref())
+    }
     /// Returns the reported status.
     fn status(&self) -> Status;
     /// Returns the set with another status.
@@ -76,8 +80,8 @@ impl Set for ReplicaSet {
         self.spec.as_ref().and_then(|s| s.template.clone()).unwrap_or_default()
     }
 
-    fn selects_pod(&self, pod: &Pod) -> bool {
-        self.spec.as_ref().is_some_and(|s| object::selects(&s.selector, pod.metadata.labels.as_deref()))
+    fn selects_labels(&self, labels: Option<&Labels>) -> bool {
+        self.spec.as_ref().is_some_and(|s| object::selects(&s.selector, labels))
     }
 
     fn status(&self) -> Status {
@@ -128,8 +132,8 @@ impl Set for ReplicationController {
         self.spec.as_ref().and_then(|s| s.template.clone()).unwrap_or_default()
     }
 
-    fn selects_pod(&self, pod: &Pod) -> bool {
-        object::matches_map(self.spec.as_ref().and_then(|s| s.selector.as_ref()), pod.metadata.labels.as_deref())
+    fn selects_labels(&self, labels: Option<&Labels>) -> bool {
+        object::matches_map(self.spec.as_ref().and_then(|s| s.selector.as_ref()), labels)
     }
 
     fn status(&self) -> Status {

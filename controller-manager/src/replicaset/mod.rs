@@ -12,25 +12,26 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{Namespace, ReplicationController};
+use k8s_openapi::api::core::v1::{Namespace, PodTemplateSpec, ReplicationController};
 use k8s_openapi::jiff::Timestamp;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::kinds::{Set, Status, UNTOLD};
-use self::plan::Snapshot;
+use self::plan::{Snapshot, Tallied};
 use crate::engine::action::Action;
 use crate::engine::clock;
-use crate::engine::context::{BY_CONTROLLER, Context};
+use crate::engine::context::{BY_CONTROLLER, Context, orphans};
 use crate::engine::executor::Executor;
 use crate::engine::expect::Expectations;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned::{self, Paced, PodWatch};
-use crate::engine::pod::Pod;
+use crate::engine::pod::{Labels, Pod};
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
+use crate::engine::tally::Tallies;
 use crate::engine::worker::{self, Synced};
 
 struct Replicas<K: Set> {
@@ -40,6 +41,7 @@ struct Replicas<K: Set> {
     sets: Store<K>,
     pods: Store<Pod>,
     namespaces: Store<Namespace>,
+    tallies: Arc<Tallies>,
     expectations: Arc<Expectations>,
 }
 
@@ -69,6 +71,7 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
         sets: sets.store(),
         pods: pods.store(),
         namespaces: cx.informer::<Namespace>().store(),
+        tallies: cx.tallies(),
         expectations: Arc::clone(&expectations),
     });
     let all = sets.store();
@@ -105,11 +108,9 @@ impl<K: Set> Replicas<K> {
         };
         let uid = object::uid(set.meta());
         let unmet = self.expectations.of(key, uid).unmet(clock::instant());
-        let mut candidates = owned::candidates(&self.pods, &key.namespace, uid);
-        // What has ended or is about to is not worth adopting, nor giving up.
-        candidates.retain(|p| pods::active(p) || (pods::owner_uid(p) == Some(uid) && set.selects_pod(p)));
-        let pods = owned::settle(&self.executor.rest, &*set, |p: &Pod| set.selects_pod(p), candidates).await?;
-        let now = clock::now();
+        let (now, template) = (clock::now(), set.template());
+        let tallied = self.tallied(&set, &template, now);
+        let pods = if tallied.is_some() { Vec::new() } else { self.settle(&set).await? };
         let snapshot = Snapshot {
             parent: object::reference::<K>(set.meta()),
             owner: object::controller_ref::<K>(set.meta()),
@@ -117,9 +118,10 @@ impl<K: Set> Replicas<K> {
             deleting: object::deleting(set.meta()),
             replicas: set.replicas(),
             min_ready_seconds: set.min_ready_seconds(),
-            template: set.template(),
+            template,
             related: self.related(&set, &pods),
             pods,
+            tallied,
         };
         // Each pod that goes with its namespace would otherwise bring a try that is bound to fail.
         let actions =
@@ -131,6 +133,32 @@ impl<K: Set> Replicas<K> {
         self.report(&set, &snapshot, outcome.failure.as_ref().map(|f| (f.reason.to_owned(), f.error.to_string())), now)
             .await?;
         Synced::from(outcome).map(|requeue| [requeue, unmet].into_iter().flatten().min())
+    }
+
+    /// Counts of its pods, where none is to be adopted, released or chosen to go: that takes a look at all of them.
+    fn tallied(&self, set: &K, template: &PodTemplateSpec, now: Timestamp) -> Option<Tallied> {
+        if object::deleting(set.meta()) {
+            return None;
+        }
+        // Before the tally is read, which has whoever is no orphan any more.
+        let orphans = self.pods.by_index(BY_CONTROLLER, &orphans(object::namespace(set.meta())));
+        if orphans.iter().any(|p| pods::active(p) && set.selects_pod(p)) {
+            return None;
+        }
+        let selects = |labels: Option<&Labels>| set.selects_labels(labels);
+        let tallied = self.tallies.of(object::uid(set.meta()), |groups| {
+            plan::tallied(groups, selects, template, set.min_ready_seconds(), now)
+        });
+        tallied.filter(|t| t.counts.replicas <= set.replicas())
+    }
+
+    /// Adopts and releases; the pods that the set owns after that.
+    async fn settle(&self, set: &K) -> Result<Vec<Arc<Pod>>, RestError> {
+        let uid = object::uid(set.meta());
+        let mut candidates = owned::unordered_candidates(&self.pods, object::namespace(set.meta()), uid);
+        // What has ended or is about to is not worth adopting, nor giving up.
+        candidates.retain(|p| pods::active(p) || (pods::owner_uid(p) == Some(uid) && set.selects_pod(p)));
+        owned::settle(&self.executor.rest, set, |p: &Pod| set.selects_pod(p), candidates).await
     }
 
     /// The active pods of all sets with the same owner, when there are too many pods and crowding decides who goes.

@@ -3,13 +3,15 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::engine::action::Action;
-use crate::engine::pod::Pod;
+use crate::engine::pod::{Labels, Pod};
+use crate::engine::tally::Groups;
 use crate::engine::{object, pods};
 
 /// No more than this many creations or deletions in one go.
@@ -32,8 +34,10 @@ pub struct Snapshot {
     pub min_ready_seconds: i32,
     /// Template of new pods.
     pub template: PodTemplateSpec,
-    /// The pods the set owns, terminating and finished ones included.
+    /// The pods the set owns, terminating and finished ones included; none where they are counted.
     pub pods: Vec<Arc<Pod>>,
+    /// Counts of its pods, where no look at each of them is needed.
+    pub tallied: Option<Tallied>,
     /// Pods of sets with the same owner; nodes crowded by them lose surplus replicas first.
     pub related: Vec<Arc<Pod>>,
 }
@@ -53,6 +57,52 @@ pub struct Counts {
     pub terminating: i32,
 }
 
+/// Counts of a set's pods that are all to be kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tallied {
+    /// Counts for the status.
+    pub counts: Counts,
+    /// Time until the next pod is available by the clock alone.
+    pub soonest: Option<Duration>,
+}
+
+/// Sums up the groups of a set's pods; none where there are active ones that the set does not select, since it releases
+/// those.
+#[must_use]
+pub fn tallied(
+    groups: &Groups,
+    selects: impl Fn(Option<&Labels>) -> bool,
+    template: &PodTemplateSpec,
+    min_ready: i32,
+    now: Timestamp,
+) -> Option<Tallied> {
+    let mut all = Tallied::default();
+    let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    for (labels, group) in groups {
+        let labels = labels.as_deref();
+        if !selects(labels) {
+            if group.active > 0 {
+                return None;
+            }
+            continue;
+        }
+        let (available, soonest) = group.available(min_ready, now);
+        let c = &mut all.counts;
+        c.replicas += number(group.active);
+        c.fully_labeled += if fully_labelled(template, labels) { number(group.active) } else { 0 };
+        c.ready += number(group.ready);
+        c.available += number(available);
+        c.terminating += number(group.terminating);
+        all.soonest = [all.soonest, soonest].into_iter().flatten().min();
+    }
+    Some(all)
+}
+
+fn fully_labelled(template: &PodTemplateSpec, labels: Option<&Labels>) -> bool {
+    let wanted = template.metadata.as_ref().and_then(|m| m.labels.as_ref());
+    wanted.is_none_or(|w| w.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v)))
+}
+
 /// Create what is missing, delete what is too much, nearest to uselessness first.
 #[must_use]
 pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
@@ -62,8 +112,9 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     if s.deleting {
         return actions;
     }
-    if active.len() < want {
-        let missing = (want - active.len()).min(BURST);
+    let there = s.tallied.as_ref().map_or(active.len(), |t| usize::try_from(t.counts.replicas).unwrap_or(0));
+    if there < want {
+        let missing = (want - there).min(BURST);
         let pod = Arc::new(pods::from_template(&s.template, &s.namespace, &s.owner));
         actions.extend((0..missing).map(|_| Action::CreatePod { pod: Arc::clone(&pod), parent: s.parent.clone() }));
     } else if active.len() > want {
@@ -79,7 +130,8 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     }
     // A ready pod becomes available by the clock alone, which no watch reports.
     let soonest =
-        active.iter().filter_map(|p| pods::available_in(p, s.min_ready_seconds, now)).filter(|d| !d.is_zero()).min();
+        active.iter().filter_map(|p| pods::available_in(p, s.min_ready_seconds, now)).filter(|d| !d.is_zero());
+    let soonest = soonest.chain(s.tallied.as_ref().and_then(|t| t.soonest)).min();
     actions.extend(soonest.map(Action::RequeueAfter));
     actions
 }
@@ -100,7 +152,9 @@ pub fn age_ratios(s: &Snapshot, actions: &[Action], now: Timestamp) -> Vec<f64> 
 /// Count the pods for the status.
 #[must_use]
 pub fn counts(s: &Snapshot, now: Timestamp) -> Counts {
-    let wanted = s.template.metadata.as_ref().and_then(|m| m.labels.as_ref());
+    if let Some(tallied) = &s.tallied {
+        return tallied.counts.clone();
+    }
     let mut c = Counts::default();
     for pod in &s.pods {
         if pods::terminating(pod) {
@@ -110,8 +164,7 @@ pub fn counts(s: &Snapshot, now: Timestamp) -> Counts {
             continue;
         }
         c.replicas += 1;
-        let labelled = wanted.is_none_or(|w| w.iter().all(|(k, v)| object::label(&pod.metadata, k) == Some(v)));
-        c.fully_labeled += i32::from(labelled);
+        c.fully_labeled += i32::from(fully_labelled(&s.template, pod.metadata.labels.as_deref()));
         c.ready += i32::from(pods::ready(pod));
         c.available += i32::from(pods::available(pod, s.min_ready_seconds, now));
     }
@@ -176,6 +229,7 @@ mod tests {
             template: serde_json::from_value(json!({"metadata": {"labels": {"app": "web"}}})).expect("template"),
             related: pods.clone(),
             pods,
+            tallied: None,
         }
     }
 
@@ -237,6 +291,44 @@ mod tests {
         );
         s.min_ready_seconds = 60;
         assert_eq!(counts(&s, now()), Counts { replicas: 3, fully_labeled: 3, ready: 2, available: 1, terminating: 1 });
+    }
+
+    #[test]
+    fn a_tally_says_what_a_look_at_every_pod_says() {
+        let owned = |mut pod: Arc<Pod>, app: &str| {
+            let owner = json!({"metadata": {"labels": {"app": app, "extra": "x"}, "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": true}]}});
+            let given: Pod = serde_json::from_value(owner).expect("metadata");
+            let meta = &mut Arc::make_mut(&mut pod).metadata;
+            (meta.labels, meta.owner_references) = (given.metadata.labels, given.metadata.owner_references);
+            pod
+        };
+        let pods = vec![
+            owned(pod("old", "Running", Some("2026-01-01T00:00:00Z"), false), "web"),
+            owned(pod("fresh", "Running", Some("2026-01-01T00:09:50Z"), false), "web"),
+            owned(pod("fresher", "Running", Some("2026-01-01T00:09:55Z"), false), "web"),
+            owned(pod("starting", "Pending", None, false), "web"),
+            owned(pod("dying", "Running", Some("2026-01-01T00:00:00Z"), true), "web"),
+            owned(pod("done", "Succeeded", None, false), "web"),
+        ];
+        let gone = owned(pod("gone", "Failed", None, false), "other");
+        let stray = owned(pod("stray", "Running", None, false), "other");
+        let tallies = crate::engine::tally::Tallies::default();
+        pods.iter().chain([&gone]).for_each(|p| tallies.change(None, Some(p)));
+        let selects = |labels: Option<&Labels>| labels.is_some_and(|l| l.get("app").is_some_and(|app| app == "web"));
+        for (replicas, min_ready) in [(4, 0), (4, 60), (6, 10), (900, 15)] {
+            let listed = Snapshot { min_ready_seconds: min_ready, ..set(replicas, pods.clone()) };
+            let count = || tallies.of("rs", |groups| tallied(groups, selects, &listed.template, min_ready, now()));
+            let tallied = count();
+            assert!(tallied.is_some());
+            let counted = Snapshot { pods: Vec::new(), related: Vec::new(), tallied, ..set(replicas, Vec::new()) };
+            let counted = Snapshot { min_ready_seconds: min_ready, ..counted };
+            assert_eq!(counts(&counted, now()), counts(&listed, now()), "{replicas} {min_ready}");
+            assert_eq!(plan(&counted, now()), plan(&listed, now()), "{replicas} {min_ready}");
+            tallies.change(None, Some(&stray));
+            assert_eq!(count(), None, "one is to be released");
+            tallies.change(Some(&stray), None);
+        }
     }
 
     #[test]

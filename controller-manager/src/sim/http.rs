@@ -425,13 +425,14 @@ impl Server {
             let server = Arc::clone(&server);
             let (resource, namespace) = (resource.clone(), namespace.clone());
             let from = at;
-            let changes = server.since(from, &resource, &namespace);
-            at = changes.iter().map(|c| c.revision).max().unwrap_or(from).max(from);
-            let lines: String = changes
-                .iter()
-                .filter(|c| selected(&c.object, &fields))
-                .map(|c| line(c.kind, &shape(&c.object)))
-                .collect();
+            // What a server does takes no time of its clients, who poll this.
+            let (lines, last) = shared::run::apart(|| {
+                let changes = server.since(from, &resource, &namespace);
+                let last = changes.iter().map(|c| c.revision).max().unwrap_or(from).max(from);
+                let shown = changes.iter().filter(|c| selected(&c.object, &fields));
+                (shown.map(|c| line(c.kind, &shape(&c.object))).collect::<String>(), last)
+            });
+            at = last;
             async move {
                 if !lines.is_empty() {
                     return Some((lines, (news, cut)));

@@ -81,7 +81,6 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             claims: claims.store(),
             revisions: revisions.store(),
         });
-        owned::watch(&sets, &queue);
         owned::watch_revisions(&revisions, cx.selectors(), queue.clone(), |s: &StatefulSet, r: &ControllerRevision| {
             selects(s, r.metadata.labels.as_ref())
         });
@@ -89,6 +88,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let expectations = Arc::new(Expectations::default());
         let all = sets.store();
         let paced = Paced::of_many(&queue, move |key| all.get(&key.namespace, &key.name).map_or(0, |set| size(&set)));
+        owned::watch_paced(&sets, &paced);
         PodWatch { sets: cx.selectors(), paced, expectations, selects: selects_pod }.listen(&pods);
         worker::run(cx, "statefulset", cx.settings().workers.statefulset, &queue, &this, |s, key| async move {
             s.sync(&key).await
@@ -117,7 +117,7 @@ impl StatefulSets {
         let revisions =
             owned::settle(rest, &*set, |r: &ControllerRevision| selects(&set, r.metadata.labels.as_ref()), revisions)
                 .await?;
-        let pods = owned::candidates(&self.pods, &key.namespace, uid);
+        let pods = owned::unordered_candidates(&self.pods, &key.namespace, uid);
         let pods = owned::settle(rest, &*set, |p: &Pod| selects_pod(&set, p), pods).await?;
         let (claims, several_at_once) = (self.claims.clone(), self.several_at_once);
         let snapshot = Snapshot { set, pods, revisions: history::sorted(revisions), claims, several_at_once };

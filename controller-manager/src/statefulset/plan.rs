@@ -110,7 +110,9 @@ struct Round<'a> {
     update: &'a str,
     now: Timestamp,
     min_ready: i32,
-    /// Pods of the set by ordinal, with those beyond its range.
+    /// Pods of the set with their ordinals, in that order.
+    with_ordinals: Vec<(i32, &'a Arc<Pod>)>,
+    /// The pod of each ordinal, with those beyond the set's range.
     by_ordinal: BTreeMap<i32, &'a Arc<Pod>>,
     /// Pods come and go one at a time.
     ordered: bool,
@@ -153,13 +155,19 @@ impl<'a> Round<'a> {
                 }
             }
         }
+        let mut with_ordinals: Vec<(i32, &Arc<Pod>)> =
+            s.pods.iter().filter_map(|p| Some((ordinal(&s.set, p)?, p))).collect();
+        // Names may have leading zeros: of two pods of one ordinal the last one counts, whatever order the cache has.
+        let name = |p: &'a Arc<Pod>| object::name(&p.metadata);
+        with_ordinals.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| name(b.1).cmp(name(a.1))));
         Self {
             s,
             current,
             update,
             now,
             min_ready,
-            by_ordinal: s.pods.iter().rev().filter_map(|p| Some((ordinal(&s.set, p)?, p))).collect(),
+            by_ordinal: with_ordinals.iter().copied().collect(),
+            with_ordinals,
             ordered: spec.and_then(|x| x.pod_management_policy.as_deref()) != Some("Parallel"),
             status,
             plan: Plan::default(),
@@ -195,9 +203,8 @@ impl<'a> Round<'a> {
             }
         }
         let range = range(set);
-        let surplus = self.s.pods.iter().filter_map(|p| Some((ordinal(set, p).filter(|o| !range.contains(o))?, p)));
-        let mut surplus: Vec<(i32, &Arc<Pod>)> = surplus.collect();
-        surplus.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        let surplus = self.with_ordinals.iter().rev().copied().filter(|(at, _)| !range.contains(at));
+        let surplus: Vec<(i32, &Arc<Pod>)> = surplus.collect();
         for (place, (at, pod)) in surplus.iter().enumerate() {
             let upkeep = retention::upkeep(set, *at, Some(pod), &self.s.claims);
             let steps = (!upkeep.right).then_some(Step::Owners { told: false, actions: upkeep.actions });

@@ -203,6 +203,13 @@ impl<K: Cached> Informer<K> {
         self.0.store.add_index(name, Box::new(keys), Box::new(unmoved));
     }
 
+    /// Tells `observer` of every change of the store while it is made, after each object already here: the object before
+    /// it, and after it. What it counts agrees with what readers of the store find, who see nothing in between. It must be
+    /// quick and must not ask the store.
+    pub fn add_observer(&self, observer: impl Fn(Option<&K>, Option<&K>) + Send + Sync + 'static) {
+        self.0.store.add_observer(Box::new(observer));
+    }
+
     /// Drops what nobody reads before an object is stored. Managed fields are dropped always. Of several
     /// transforms the last set counts, so only the component's start-up code sets them.
     pub fn set_transform(&self, transform: impl Fn(&mut K) + Send + Sync + 'static) {

@@ -15,6 +15,8 @@ use crate::run;
 pub(super) type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 /// Reports whether an update leaves an object's index keys unchanged; false when only computing them would tell.
 pub(super) type Unmoved<K> = Box<dyn Fn(&K, &K) -> bool + Send + Sync>;
+/// Is told of a change: the object before, and after it.
+pub(super) type Observer<K> = Box<dyn Fn(Option<&K>, Option<&K>) + Send + Sync>;
 type Namespace = HashMap<Box<str>, Slot>;
 /// Namespace and name.
 pub(super) type Key = (String, String);
@@ -104,6 +106,7 @@ struct State<K> {
     objects: HashMap<Box<str>, Namespace>,
     slots: Slots<K>,
     indexes: HashMap<&'static str, Index<K>>,
+    observers: Vec<Observer<K>>,
     resource_version: String,
 }
 
@@ -125,8 +128,13 @@ impl<K> Clone for Store<K> {
 impl<K> Default for Store<K> {
     fn default() -> Self {
         let slots = Slots { all: Vec::new(), free: Vec::new() };
-        let state =
-            State { objects: HashMap::default(), slots, indexes: HashMap::default(), resource_version: String::new() };
+        let state = State {
+            objects: HashMap::default(),
+            slots,
+            indexes: HashMap::default(),
+            observers: Vec::new(),
+            resource_version: String::new(),
+        };
         Self(Arc::new(RwLock::new(state)), Arc::default())
     }
 }
@@ -233,12 +241,18 @@ impl<K: Cached> Store<K> {
         state.indexes.insert(name, index);
     }
 
+    pub(super) fn add_observer(&self, observer: Observer<K>) {
+        let mut state = self.0.write();
+        state.slots.held().for_each(|(_, object)| observe(&observer, None, Some(object)));
+        state.observers.push(observer);
+    }
+
     /// Adds or replaces; returns what happened, or nothing when the same revision is already here.
     pub(super) fn put(&self, object: K) -> Option<Event<K>> {
         let new = Arc::new(object);
         let (namespace, name) = new.cache_key();
         let mut state = self.0.write();
-        let State { objects, slots, indexes, .. } = &mut *state;
+        let State { objects, slots, indexes, observers, .. } = &mut *state;
         if !objects.contains_key(namespace) {
             objects.insert(namespace.into(), Namespace::default());
         }
@@ -247,6 +261,7 @@ impl<K: Cached> Store<K> {
             let slot = slots.add(Arc::clone(&new));
             space.insert(name.into(), slot);
             indexes.values_mut().for_each(|index| index.insert(slot, &new));
+            observers.iter().for_each(|observer| observe(observer, None, Some(&new)));
             return Some(Event::Added(new));
         };
         let version = slots.get(slot)?.cache_version();
@@ -255,13 +270,14 @@ impl<K: Cached> Store<K> {
         }
         let old = slots.replace(slot, Arc::clone(&new))?;
         indexes.values_mut().for_each(|index| index.replace(slot, &old, &new));
+        observers.iter().for_each(|observer| observe(observer, Some(&old), Some(&new)));
         Some(Event::Updated { old, new })
     }
 
     /// Removes; `last` is the final state the server told, if any.
     pub(super) fn remove(&self, (namespace, name): &Key, last: Option<K>) -> Option<Event<K>> {
         let mut state = self.0.write();
-        let State { objects, slots, indexes, .. } = &mut *state;
+        let State { objects, slots, indexes, observers, .. } = &mut *state;
         let space = objects.get_mut(namespace.as_str())?;
         let slot = space.remove(name.as_str())?;
         if space.is_empty() {
@@ -269,6 +285,7 @@ impl<K: Cached> Store<K> {
         }
         let old = slots.remove(slot)?;
         indexes.values_mut().for_each(|index| index.remove(slot, &old));
+        observers.iter().for_each(|observer| observe(observer, Some(&old), None));
         Some(Event::Deleted(last.map_or(old, Arc::new)))
     }
 
@@ -276,6 +293,14 @@ impl<K: Cached> Store<K> {
         let state = self.0.read();
         let pairs = state.objects.iter().flat_map(|(ns, space)| space.keys().map(move |name| (ns, name)));
         pairs.map(|(ns, name)| (ns.to_string(), name.to_string())).collect()
+    }
+}
+
+/// Tells an observer of a change; one that panics does not take the store with it.
+fn observe<K: Cached>(observer: &Observer<K>, old: Option<&K>, new: Option<&K>) {
+    if let Err(panic) = run::contained(|| observer(old, new)) {
+        let key = new.or(old).map(Cached::cache_key);
+        tracing::error!(kind = %K::kind_name(), ?key, panic, "Observed a panic in an observer");
     }
 }
 
@@ -311,5 +336,38 @@ impl<K: Cached> Index<K> {
             self.remove(slot, old);
             self.insert(slot, new);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn observers_are_told_what_was_stored_before_and_is_after() {
+        let map = |name: &str, version: &str| -> ConfigMap {
+            serde_json::from_value(json!({"metadata": {"name": name, "resourceVersion": version}})).expect("a map")
+        };
+        let store = Store::of([map("a", "1")]);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        store.add_observer(Box::new(move |old: Option<&ConfigMap>, new: Option<&ConfigMap>| {
+            let version = |m: &ConfigMap| m.metadata.resource_version.clone().unwrap_or_default();
+            heard.lock().push((old.map(version), new.map(version)));
+            assert_ne!(new.map(version).as_deref(), Some("9"), "a panic is the observer's alone");
+        }));
+        store.put(map("a", "2"));
+        store.put(map("a", "2"));
+        store.put(map("b", "9"));
+        // The last state that the server told is not what was stored.
+        store.remove(&(String::new(), "a".to_owned()), Some(map("a", "7")));
+        let version = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let wanted = [("", "1"), ("1", "2"), ("", "9"), ("2", "")].map(|(old, new)| (version(old), version(new)));
+        assert_eq!(*told.lock(), wanted);
+        assert_eq!(store.len(), 1);
     }
 }
