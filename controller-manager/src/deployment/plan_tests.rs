@@ -258,3 +258,11 @@ fn a_rollback_comes_before_the_rollout() {
     let paused = w.with("/spec/paused", json!(true));
     assert_eq!(paused.events(), ["Scaled up replica set web-v2 from 1 to 2"], "not while paused");
 }
+
+#[test]
+fn names_of_sets_have_room_for_their_hash() {
+    for (name, wanted) in [("web".to_owned(), "web-abc".to_owned()), ("x".repeat(253), "x".repeat(249) + "-abc")] {
+        assert_eq!(set_name(&name, "abc"), wanted);
+    }
+    assert_eq!(set_name(&"x".repeat(253), "5d4b9c6f5d").len(), LONGEST_NAME);
+}

@@ -167,7 +167,8 @@ impl<K: Set> Replicas<K> {
         if i64::try_from(active).unwrap_or(i64::MAX) <= i64::from(set.replicas()) {
             return Vec::new();
         }
-        let Some(owner) = object::controller_of(set.meta()) else { return own.to_vec() };
+        // Of a set that nobody controls no pod is related to another.
+        let Some(owner) = object::controller_of(set.meta()) else { return Vec::new() };
         let siblings = self.sets.by_index(BY_CONTROLLER, &owner.uid);
         let mut seen = HashSet::new();
         siblings

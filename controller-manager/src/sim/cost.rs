@@ -35,7 +35,13 @@ impl Scene {
     }
 
     async fn start(&mut self, controllers: &str) {
-        self.manager = Some(Manager::start(&self.server, &[format!("--controllers={controllers}")]).await);
+        self.start_with(controllers, &[]).await;
+    }
+
+    async fn start_with(&mut self, controllers: &str, flags: &[&str]) {
+        let mut all = vec![format!("--controllers={controllers}")];
+        all.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self.manager = Some(Manager::start(&self.server, &all).await);
     }
 
     fn create(&self, object: &Value) -> Value {
@@ -242,6 +248,80 @@ async fn what_is_left_of_a_namespace_is_read_page_by_page() {
     assert!(reads.iter().all(|path| path.contains("limit=500")), "{reads:?}");
     assert!(reads.iter().any(|path| path.contains("continue=1000")), "all three pages: {reads:?}");
     assert!(!scene.names("", "namespaces").contains(&"ns".to_owned()), "it is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn periods_of_nothing_never_come() {
+    let mut scene = Scene::new();
+    scene.create(&json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+        "spec": {"hard": {"count/configmaps": "10"}}}));
+    let never = ["--resource-quota-sync-period=0", "--namespace-sync-period=0"];
+    scene.start_with("resourcequota-controller,namespace-controller", &never).await;
+    sleep(SETTLED).await;
+    scene.reads("/");
+    shared::run::measure_polls();
+    sleep(Duration::from_mins(1)).await;
+    let polls = shared::run::measured_polls();
+    assert!(polls.count < 1_000, "{polls:?}");
+    assert_eq!(scene.reads("/api/v1/namespaces/ns/configmaps"), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_cannot_be_asked_to_go_keep_nothing_else_of_a_namespace() {
+    let mut scene = Scene::new();
+    scene.create(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}}));
+    scene.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}));
+    let row = rows().find(|r| r.plural == "namespaces").expect("namespaces are served");
+    let with = json!({"spec": {"finalizers": ["kubernetes"]}});
+    let name: Name = (String::new(), "ns".to_owned());
+    verbs::patch(&mut scene.server.store.lock(), row, &name, "", "application/merge-patch+json", with)
+        .expect("patched");
+    *scene.server.refusing.lock() = Some(("DELETE pods".to_owned(), "a webhook says no".to_owned()));
+    scene.delete("namespaces", "ns", &json!({}));
+    scene.start("namespace-controller").await;
+    sleep(SETTLED).await;
+    assert_eq!((scene.names("", "pods"), scene.names("", "configmaps")), (vec!["pod".to_owned()], Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn crowded_nodes_matter_only_to_sets_that_somebody_controls() {
+    for (controlled, goes) in [(false, "recent"), (true, "crowded-b")] {
+        let mut scene = Scene::new();
+        let (labels, spec) = (json!({"app": "web"}), json!({"containers": [{"name": "c", "image": "i"}]}));
+        let mut set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"}, "spec": {"replicas": 3,
+            "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}}});
+        if controlled {
+            set["metadata"]["ownerReferences"] = json!([{"apiVersion": "example.com/v1", "kind": "Rollout", "name": "r", "uid": "r", "controller": true}]);
+        }
+        let set = scene.create(&set);
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": set["metadata"]["uid"],
+            "controller": true});
+        for (name, node, since) in [
+            ("crowded-a", "n1", "2015-01-01T00:00:00Z"),
+            ("crowded-b", "n1", "2025-06-01T00:00:00Z"),
+            ("recent", "n2", "2025-12-31T23:00:00Z"),
+        ] {
+            let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": since}]);
+            scene.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels,
+                "ownerReferences": [owner]}, "spec": {"nodeName": node, "containers": spec["containers"]},
+                "status": {"phase": "Running", "conditions": ready}}));
+        }
+        scene.start("replicaset-controller").await;
+        sleep(SETTLED).await;
+        let row = rows().find(|r| r.plural == "replicasets").expect("sets are served");
+        let (name, two): (Name, _) = (("ns".to_owned(), "web".to_owned()), json!({"spec": {"replicas": 2}}));
+        verbs::patch(&mut scene.server.store.lock(), row, &name, "", "application/merge-patch+json", two)
+            .expect("patched");
+        sleep(SETTLED).await;
+        let left: Vec<String> = ["crowded-a", "crowded-b", "recent"].map(str::to_owned).into();
+        let left: Vec<String> = left.into_iter().filter(|name| name != goes).collect();
+        let store = scene.server.store.lock();
+        let pods = store.list(&(String::new(), "pods".into()), "");
+        let live = pods.iter().filter(|p| p["metadata"]["deletionTimestamp"].is_null());
+        let live: Vec<&str> = live.filter_map(|p| p["metadata"]["name"].as_str()).collect();
+        assert_eq!(live, left, "controlled: {controlled}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
