@@ -3,16 +3,18 @@
 //!
 //! `cargo run --release -p ironclad-scheduler --example scale` prints one JSON line per kind of event: microseconds in both
 //! clusters and the ratio, held to twice. Pods know namespaces by their labels; a hundred pods (ten in the small cluster)
-//! push out five others each.
+//! push out five others each. The first pods of a kind are not held to it: the part of the nodes that is looked at for them,
+//! upstream's `numFeasibleNodesToFind`, grows with their number. Time is the processor's, so that others on the machine
+//! change little.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use scheduler::framework::{Profile, ProfileConfig};
 use scheduler::model::PodInfo;
 use scheduler::simulation::{Attempt, Simulation};
 use scheduler::testing::{PodBuilder, node, pod};
 use serde_json::{Value, json};
+use shared::run::process_time;
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -23,10 +25,13 @@ const PREEMPTORS: usize = 100;
 const VICTIMS: usize = 5;
 /// Ratio of the large cluster's size to the other's.
 const TENTH: usize = 10;
-/// Namespaces are labelled by as many teams.
-const TEAMS: usize = 20;
+/// Namespaces are labelled by as many teams, each of which has pods of one kind that are placed again and again.
+const TEAMS: usize = 8;
 /// Events of each kind.
 const EVENTS: usize = 2_000;
+/// Pods of which each is the first of its kind.
+const FIRST: usize = 100;
+const FIRST_OF_KIND: &str = "the first pod of a kind with a namespace selector is placed";
 /// Ratio of costs of an event that is allowed.
 const LIMIT: f64 = 2.0;
 
@@ -34,11 +39,6 @@ const LIMIT: f64 = 2.0;
 struct Figures {
     micros: Vec<(&'static str, f64)>,
     bytes: f64,
-}
-
-fn cpu() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    Duration::from_nanos(stat.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0))
 }
 
 /// Bytes of memory that the process holds.
@@ -51,9 +51,9 @@ fn resident() -> f64 {
 
 #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 fn micros(count: usize, mut event: impl FnMut(usize)) -> f64 {
-    let before = cpu();
+    let before = process_time();
     (0..count).for_each(&mut event);
-    (cpu() - before).as_secs_f64() * 1e6 / count as f64
+    (process_time() - before).as_secs_f64() * 1e6 / count as f64
 }
 
 fn namespace(i: usize) -> String {
@@ -61,13 +61,12 @@ fn namespace(i: usize) -> String {
 }
 
 /// A pod of a namespace that stays away from pods of its team's namespaces that are called as it is.
-fn social(name: &str, i: usize, namespaces: usize) -> PodBuilder {
-    let team = format!("team-{}", i % TEAMS);
+fn social(name: &str, namespace_at: usize) -> PodBuilder {
+    let team = format!("team-{}", namespace_at % TEAMS);
     let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "social"}},
         "namespaceSelector": {"matchLabels": {"team": team}}});
     let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
-    let of_team = (i % TEAMS) + TEAMS * ((i / TEAMS) % (namespaces / TEAMS));
-    let made = pod(name).namespace(&namespace(of_team)).label("app", "social").cpu("10m");
+    let made = pod(name).namespace(&namespace(namespace_at)).label("app", "social").cpu("10m");
     made.set("/spec", "affinity", affinity).set("/metadata", "uid", json!(name))
 }
 
@@ -103,6 +102,15 @@ fn cluster(nodes: usize, pods: usize, namespaces: usize, preemptors: usize) -> R
     }
     sim.snapshot();
     Ok(sim)
+}
+
+/// Microseconds for each of these pods until it has a node.
+fn placing(sim: &mut Simulation, pods: Vec<Arc<PodInfo>>) -> f64 {
+    let (count, mut pods) = (pods.len(), pods.into_iter());
+    micros(count, |_| {
+        pods.by_ref().take(1).for_each(|p| sim.add_pod(p));
+        while matches!(sim.step(), Some(Attempt::Waits(..))) {}
+    })
 }
 
 /// Lets pods be placed until all have a node, making room where there is none; how many were pushed out.
@@ -145,39 +153,34 @@ fn run(part: usize) -> Result<Figures, Failed> {
             sim.snapshot();
         }),
     ));
-    // The first of each kind is placed by looking at nodes one by one; what is measured comes after that.
-    let kinds: Vec<_> = (0..4 * TEAMS).map(|i| made(&mut sim, &social(&format!("first-{i}"), i, namespaces))).collect();
-    kinds.into_iter().for_each(|p| sim.add_pod(p));
-    place_all(&mut sim);
-    let waiting: Vec<_> = (0..EVENTS).map(|i| made(&mut sim, &social(&format!("social-{i}"), i, namespaces))).collect();
-    let mut waiting = waiting.into_iter();
-    out.push((
-        "a pod with a namespace selector is placed",
-        micros(EVENTS, |_| {
-            waiting.by_ref().take(1).for_each(|p| sim.add_pod(p));
-            while matches!(sim.step(), Some(Attempt::Waits(..))) {}
-        }),
-    ));
+    let first: Vec<_> = (0..FIRST).map(|i| made(&mut sim, &social(&format!("first-{i}"), TEAMS + i))).collect();
+    out.push((FIRST_OF_KIND, placing(&mut sim, first)));
+    // Of those that follow, the first two have the answers made that the others share.
+    let kinds: Vec<_> = (0..2 * TEAMS).map(|i| made(&mut sim, &social(&format!("kind-{i}"), i % TEAMS))).collect();
+    placing(&mut sim, kinds);
+    let waiting: Vec<_> = (0..EVENTS).map(|i| made(&mut sim, &social(&format!("social-{i}"), i % TEAMS))).collect();
+    out.push(("a pod with a namespace selector is placed", placing(&mut sim, waiting)));
     for i in 0..preemptors {
         let high =
             pod(&format!("high-{i}")).cpu("10").priority(10).set("/spec", "nodeSelector", json!({"pool": "full"}));
         let high = made(&mut sim, &high);
         sim.add_pod(high);
     }
-    let before_victims = cpu();
+    let before_victims = process_time();
     let victims = place_all(&mut sim);
     if victims != preemptors * VICTIMS {
         return Err(format!("{victims} pods were pushed out for {preemptors}").into());
     }
-    let took = (cpu() - before_victims).as_secs_f64() * 1e6;
+    let took = (process_time() - before_victims).as_secs_f64() * 1e6;
     out.push(("five pods are pushed out for one", took / preemptors as f64));
     Ok(Figures { micros: out, bytes: (resident() - before) / (nodes + pods) as f64 })
 }
 
 fn line(name: &str, unit: &str, small: f64, large: f64) -> Value {
+    let limit = (name != FIRST_OF_KIND).then_some(LIMIT);
     let round = |n: f64| (n * 100.0).round() / 100.0;
     json!({"name": format!("{name}: 50,000 nodes against 5,000"), "value": round(large / small), "unit": "times",
-        "limit": LIMIT, "small": round(small), "large": round(large), "in": unit})
+        "limit": limit, "small": round(small), "large": round(large), "in": unit})
 }
 
 fn main() -> Result<(), Failed> {
