@@ -12,6 +12,7 @@ pub mod config;
 pub mod connections;
 pub mod cron;
 pub mod csi;
+pub mod declared_features;
 pub mod events;
 pub mod flags;
 pub mod fnv;

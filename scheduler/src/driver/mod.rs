@@ -141,6 +141,7 @@ fn features(flags: &FlagSet) -> Features {
         bindings: flags.enabled("DRADeviceBindingConditions") && flags.enabled("DRAResourceClaimDeviceStatus"),
         capacity_scores: flags.enabled("StorageCapacityScoring"),
         extended_resources: flags.enabled("DRAExtendedResource"),
+        declared_features: flags.enabled(shared::declared_features::GATE),
     }
 }
 

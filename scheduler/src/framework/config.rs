@@ -107,6 +107,8 @@ pub struct Features {
     pub capacity_scores: bool,
     /// DRAExtendedResource.
     pub extended_resources: bool,
+    /// NodeDeclaredFeatures.
+    pub declared_features: bool,
 }
 
 impl Default for ProfileConfig {
@@ -185,8 +187,10 @@ impl ProfileConfig {
     /// The `multiPoint` set: defaults with the profile's changes worked in.
     pub fn multi_point(&self) -> Vec<PluginRef> {
         let gangs = self.features.gangs.then_some(&("GangScheduling", 0));
+        let declared = self.features.declared_features.then_some(&("NodeDeclaredFeatures", 0));
         let defaults = DEFAULT_PLUGINS
             .iter()
+            .chain(declared)
             .chain(gangs)
             .map(|(name, weight)| PluginRef { name: (*name).to_owned(), weight: *weight });
         let Some(own) = self.plugins.as_ref().map(|p| &p.multi_point) else { return defaults.collect() };

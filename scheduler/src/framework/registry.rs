@@ -27,6 +27,7 @@ const PLUGINS: &[(&str, Build)] = &[
     (p::volume_zone::NAME, |args, _| p::volume_zone::build(args)),
     (p::volume_binding::NAME, p::volume_binding::build),
     (p::dynamic_resources::NAME, p::dynamic_resources::build),
+    (p::node_declared_features::NAME, p::node_declared_features::build),
     (p::gang_scheduling::NAME, |args, _| p::gang_scheduling::build(args)),
     (p::default_preemption::NAME, |args, _| p::default_preemption::build(args)),
     (p::default_binder::NAME, |args, _| p::default_binder::build(args)),

@@ -186,6 +186,8 @@ pub struct Demand {
     pub controller: Option<(String, String)>,
     /// The pod group that it is one of, and that group's Workload.
     pub group: Option<PodGroupRef>,
+    /// Features that its node has to declare, where nodes declare any.
+    pub needed_features: Vec<&'static str>,
 }
 
 /// A replica of a pod group, by `spec.workloadRef`.
@@ -278,6 +280,7 @@ impl Demand {
             }),
             claims_resources: spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()),
             extended: super::extended::containers(spec),
+            needed_features: shared::declared_features::needed_to_run(spec),
             namespace,
             labels,
             controller,

@@ -30,6 +30,8 @@ pub struct NodeBase {
     pub images: HashMap<Arc<str>, i64>,
     /// Region and zone in one text; empty when there are none.
     pub zone: Arc<str>,
+    /// `status.declaredFeatures`.
+    pub declared_features: Vec<String>,
 }
 
 impl NodeBase {
@@ -50,6 +52,7 @@ impl NodeBase {
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
             allocatable: status.and_then(|s| s.allocatable.as_ref()).map(Resource::from_list).unwrap_or_default(),
             images,
+            declared_features: status.and_then(|s| s.declared_features.clone()).unwrap_or_default(),
             zone: zone_of(&labels),
             labels,
         }

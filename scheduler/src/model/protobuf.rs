@@ -18,8 +18,8 @@ use super::pod::PodInfo;
 /// Fields of `spec` that a demand is made of, besides containers and volumes: nodeSelector, affinity, schedulerName,
 /// tolerations, priority, preemptionPolicy, overhead, topologySpreadConstraints, schedulingGates, resources, workloadRef.
 const SPEC: [u32; 11] = [7, 18, 19, 22, 25, 31, 32, 33, 38, 40, 42];
-/// Of a container: name, image, ports, resources, restartPolicy.
-const CONTAINER: [u32; 5] = [1, 2, 6, 8, 24];
+/// Of a container: name, image, ports, resources, restartPolicy, restartPolicyRules.
+const CONTAINER: [u32; 6] = [1, 2, 6, 8, 24, 25];
 /// Of a container's status: name, allocatedResources, resources.
 const CONTAINER_STATUS: [u32; 3] = [1, 10, 11];
 /// Sources of volumes that matter: gcePersistentDisk, awsElasticBlockStore, iscsi, persistentVolumeClaim, rbd, cinder,
@@ -352,6 +352,7 @@ mod tests {
             with("/spec/volumes/0", "portworxVolume", json!({"volumeID": "v"})),
             with("/metadata", "name", json!("p-2")),
             with("/spec/initContainers/0", "restartPolicy", Value::Null),
+            with("/spec/containers/0", "restartPolicyRules", json!([{"action": "RestartAllContainers"}])),
             with("/spec/containers/0", "image", json!("other")),
             with("/spec/containers/0/ports/0", "hostPort", json!(81)),
             with("/spec/containers/0/resources", "requests", json!({"cpu": "3"})),
