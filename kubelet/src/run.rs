@@ -20,6 +20,7 @@ use crate::node::agent::Agent;
 use crate::node::logind::SystemLogind;
 use crate::node::object::NodeIdentity;
 use crate::node::shutdown::{self, NodePods};
+use crate::node::shutdown_times::ShutdownTimes;
 use crate::node::{addresses, kmsg, lease, tunables, util_chains};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
@@ -323,10 +324,14 @@ impl Kubelet {
         let eviction = eviction.map_err(|e| anyhow::anyhow!("failed to run Kubelet: failed to create kubelet: {e}"))?;
         tasks.spawn("eviction", eviction.run(token.clone()));
         tasks.spawn("images", images.run(token.clone()));
-        let node = Arc::new(NodePods { manager: Arc::clone(&self.manager), agent: Arc::clone(&self.agent) });
+        let (manager, writer, agent) = (Arc::clone(&self.manager), Arc::clone(&self.writer), Arc::clone(&self.agent));
+        let node = Arc::new(NodePods { manager, writer, agent });
         if self.config.gates.enabled("GracefulNodeShutdown") {
             let periods = shutdown::periods(kubelet);
-            tasks.spawn("shutdown", shutdown::run(periods, SystemLogind::connect, node, token.clone()));
+            // Upstream has these metrics with this gate alone.
+            let kept = self.config.gates.enabled("GracefulNodeShutdownBasedOnPodPriority");
+            let times = kept.then(|| ShutdownTimes::new(&cx.settings.root_dir));
+            tasks.spawn("shutdown", shutdown::run(periods, SystemLogind::connect, node, times, token.clone()));
         }
         tasks.spawn("util-chains", util_chains::run(kubelet.make_iptables_util_chains, token.clone()));
         tasks.spawn("oom", kmsg::run(Arc::clone(&cx.events), token.clone()));

@@ -28,7 +28,7 @@ pub trait Logind: Send + Sync {
     async fn grant_delay(&self, delay: Duration) -> Result<(), String>;
     /// Delays shutdowns from now on.
     async fn inhibit(&self) -> Result<Inhibitor, String>;
-    /// Shutdowns that begin (true) and that are called off (false).
+    /// Shutdowns that begin (true) and that are called off (false), until logind goes away, and its delays with it.
     async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, String>;
 }
 
@@ -57,6 +57,12 @@ fn override_file(delay: Duration) -> String {
 fn write_override(folder: &Path, delay: Duration) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     std::fs::write(folder.join("99-kubelet.conf"), override_file(delay))
+}
+
+/// Signals of the bus that logind has gone, or has come back.
+fn restarts() -> Result<MatchRule<'static>, String> {
+    let rule = MatchRule::builder().msg_type(Type::Signal).interface("org.freedesktop.DBus").member("NameOwnerChanged");
+    rule.arg(0, SERVICE).build().map_err(|error| error.to_string())
 }
 
 #[async_trait]
@@ -103,7 +109,9 @@ impl Logind for SystemLogind {
         let signals = signals.map_err(|error| error.to_string())?;
         let begins =
             |signal: zbus::Result<zbus::Message>| async move { signal.ok()?.body().deserialize::<bool>().ok() };
-        Ok(signals.filter_map(begins).boxed())
+        let restarts = MessageStream::for_match_rule(restarts()?, &self.connection, Some(SIGNALS)).await;
+        let restarts = restarts.map_err(|error| error.to_string())?;
+        Ok(signals.filter_map(begins).take_until(restarts.into_future()).boxed())
     }
 }
 
@@ -161,5 +169,21 @@ mod tests {
             server.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &begins).await.expect("sent");
         }
         assert_eq!(shutdowns.take(2).collect::<Vec<_>>().await, [true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_logind_that_is_started_anew_is_asked_anew() {
+        let (logind, server, _folder) = fake().await;
+        let mut shutdowns = logind.shutdowns().await.expect("signals");
+        let (bus, path) = ("org.freedesktop.DBus", "/org/freedesktop/DBus");
+        let gone = |name: &'static str| {
+            let server = server.clone();
+            async move { server.emit_signal(None::<&str>, path, bus, "NameOwnerChanged", &(name, ":1.2", "")).await }
+        };
+        gone("org.freedesktop.hostname1").await.expect("sent");
+        server.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &false).await.expect("sent");
+        assert_eq!(shutdowns.next().await, Some(false), "others may come and go");
+        gone(SERVICE).await.expect("sent");
+        assert_eq!(shutdowns.next().await, None);
     }
 }

@@ -11,5 +11,6 @@ pub mod lease;
 pub mod logind;
 pub mod object;
 pub mod shutdown;
+pub mod shutdown_times;
 pub mod tunables;
 pub mod util_chains;

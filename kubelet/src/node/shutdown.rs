@@ -5,21 +5,29 @@
 
 use super::agent::Agent;
 use super::logind::{Inhibitor, Logind};
+use super::shutdown_times::ShutdownTimes;
 use crate::config::{KubeletConfiguration, PriorityGracePeriod};
 use crate::events::EventType;
 use crate::pods;
+use crate::status::writer::Writer;
 use crate::workers::manager::Manager;
 use async_trait::async_trait;
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Priority from which on pods are critical.
 const CRITICAL: i32 = 2_000_000_000;
 /// Pause before logind is asked again after it was away.
 const RECONNECT: Duration = Duration::from_secs(1);
+/// Pauses between looks at a delay that logind was asked to grant: it reads its configuration again when it comes to it.
+const GRANT_PAUSES: [Duration; 4] =
+    [Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400), Duration::from_millis(800)];
+/// Time for the last statuses to get to the API server, which may be going down as well.
+const TELLING: Duration = Duration::from_secs(2);
 /// Reason of pods that end.
 pub const REASON: &str = "Terminated";
 /// Message of pods that end.
@@ -34,6 +42,8 @@ pub trait Pods: Send + Sync {
     fn end(&self, pod: &Pod, grace: i64);
     /// Waits until these have ended and their volumes have been unmounted: drivers of volumes end later than those who use them.
     async fn ended(&self, pods: &[Arc<Pod>]);
+    /// Waits until the API server has been told what became of these: it may be stopped, or out of reach, a moment later.
+    async fn told(&self, pods: &[Arc<Pod>]);
     /// Says whether the node is going down: new pods are refused then, and the node is not ready.
     fn going_down(&self, now: bool);
 }
@@ -80,7 +90,8 @@ fn groups(periods: &[PriorityGracePeriod], all: Vec<Arc<Pod>>) -> Vec<(i64, Vec<
 
 /// Ends all pods, group after group.
 async fn end_all(periods: &[PriorityGracePeriod], node: &dyn Pods) {
-    for (seconds, group) in groups(periods, node.active()) {
+    let all = node.active();
+    for (seconds, group) in groups(periods, all.clone()) {
         // Nobody waits for pods that there are not.
         if group.is_empty() {
             continue;
@@ -94,6 +105,11 @@ async fn end_all(periods: &[PriorityGracePeriod], node: &dyn Pods) {
             tracing::info!(grace_period = seconds, "Shutdown manager pod killing time out");
         }
     }
+    if tokio::time::timeout(TELLING, node.told(&all)).await.is_err() {
+        tracing::warn!(
+            "Shutdown manager leaves statuses of pods to the next kubelet, the API server does not take them"
+        );
+    }
 }
 
 /// Delays shutdowns, having logind grant as much time as the periods need.
@@ -104,20 +120,39 @@ async fn delay(logind: &dyn Logind, periods: &[PriorityGracePeriod]) -> Result<I
             .grant_delay(wanted)
             .await
             .map_err(|error| format!("unable to override inhibit delay by shutdown manager: {error}"))?;
-        let granted = logind.longest_delay().await?;
-        if wanted > granted {
-            return Err(format!(
-                "node shutdown manager was unable to update logind InhibitDelayMaxSec to {wanted:?} (ShutdownGracePeriod), current value of InhibitDelayMaxSec ({granted:?}) is less than requested ShutdownGracePeriod"
-            ));
-        }
+        until_granted(logind, wanted).await?;
     }
     logind.inhibit().await
 }
 
+/// Waits until logind grants a delay.
+async fn until_granted(logind: &dyn Logind, wanted: Duration) -> Result<(), String> {
+    for pause in GRANT_PAUSES {
+        if logind.longest_delay().await? >= wanted {
+            return Ok(());
+        }
+        tokio::time::sleep(pause).await;
+    }
+    let granted = logind.longest_delay().await?;
+    if granted >= wanted {
+        return Ok(());
+    }
+    Err(format!(
+        "node shutdown manager was timed out after {} attempts waiting for logind InhibitDelayMaxSec to update to {wanted:?} (ShutdownGracePeriod), current value is {granted:?}",
+        GRANT_PAUSES.len() + 1
+    ))
+}
+
 /// Watches one logind until it goes away.
-async fn watch(logind: &dyn Logind, periods: &[PriorityGracePeriod], node: &dyn Pods) -> Result<(), String> {
-    let mut held = Some(delay(logind, periods).await?);
+async fn watch(
+    logind: &dyn Logind,
+    periods: &[PriorityGracePeriod],
+    node: &dyn Pods,
+    times: Option<&ShutdownTimes>,
+) -> Result<(), String> {
+    // Heard from before it is delayed: no shutdown begins between the two.
     let mut shutdowns = logind.shutdowns().await?;
+    let mut held = Some(delay(logind, periods).await?);
     while let Some(begins) = shutdowns.next().await {
         tracing::info!(is_active = begins, "Shutdown manager detected new shutdown event, isNodeShuttingDownNow");
         node.going_down(begins);
@@ -125,26 +160,23 @@ async fn watch(logind: &dyn Logind, periods: &[PriorityGracePeriod], node: &dyn 
             held = Some(logind.inhibit().await?);
             continue;
         }
-        mark("start");
+        let began = Timestamp::now();
+        times.inspect(|times| times.began(began));
         end_all(periods, node).await;
-        mark("end");
+        times.inspect(|times| times.ended(began, Timestamp::now()));
         held.take();
+        tracing::info!("Shutdown manager completed processing shutdown event, node will shutdown shortly");
     }
     Ok(())
 }
 
-fn mark(end: &str) {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let name = format!("kubelet_graceful_shutdown_{end}_time_seconds");
-    let help = format!("[ALPHA] Last graceful shutdown {end} time since unix epoch in seconds");
-    crate::metrics::set(&name, &help, &[], now);
-}
-
-/// Watches until the kubelet ends; `connect` reaches logind, again when it was away.
+/// Watches until the kubelet ends; `connect` reaches logind, again when it was away. What `times` has of the last shutdown is
+/// shown.
 pub async fn run<L, F>(
     periods: Vec<PriorityGracePeriod>,
     connect: impl Fn() -> F,
     node: Arc<dyn Pods>,
+    times: Option<ShutdownTimes>,
     shutdown: CancellationToken,
 ) where
     L: Logind,
@@ -153,10 +185,11 @@ pub async fn run<L, F>(
     if whole(&periods).is_zero() {
         return;
     }
+    times.as_ref().inspect(|times| times.show());
     let watching = async {
         loop {
             let watched = match connect().await {
-                Ok(logind) => watch(&logind, &periods, node.as_ref()).await,
+                Ok(logind) => watch(&logind, &periods, node.as_ref(), times.as_ref()).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = watched {
@@ -175,6 +208,8 @@ pub async fn run<L, F>(
 pub struct NodePods {
     /// All of them.
     pub manager: Arc<Manager>,
+    /// What tells of them.
+    pub writer: Arc<Writer>,
     /// The node.
     pub agent: Arc<Agent>,
 }
@@ -194,11 +229,14 @@ impl Pods for NodePods {
         self.manager.until_given_back(pods).await;
     }
 
+    async fn told(&self, pods: &[Arc<Pod>]) {
+        self.writer.until_told(pods).await;
+    }
+
     fn going_down(&self, now: bool) {
-        if now {
-            let text = "Shutdown manager detected shutdown event";
-            self.manager.context().events.node(EventType::Normal, "Shutdown", text);
-        }
+        let what = if now { "event" } else { "cancellation" };
+        let text = format!("Shutdown manager detected shutdown {what}");
+        self.manager.context().events.node(EventType::Normal, "Shutdown", &text);
         self.agent.set_going_down(now);
     }
 }
@@ -261,15 +299,31 @@ mod tests {
                 std::future::pending::<()>().await;
             }
         }
+        async fn told(&self, all: &[Arc<Pod>]) {
+            if all.iter().any(|pod| pods::name(pod) == "untold") {
+                std::future::pending::<()>().await;
+            }
+        }
         fn going_down(&self, now: bool) {
             self.log.lock().push(format!("going down {now}"));
         }
     }
 
-    /// A logind that grants what it is asked for, or not.
+    /// Delays that a logind grants of those that it is asked for.
+    #[derive(PartialEq)]
+    enum Grants {
+        AtOnce,
+        /// After so many looks.
+        After(u32),
+        Nothing,
+    }
+
+    /// A logind without a bus.
     struct Fake {
         delay: Mutex<Duration>,
-        grants: bool,
+        grants: Grants,
+        wanted: Mutex<Duration>,
+        looks: Mutex<u32>,
         events: Vec<bool>,
         node: Arc<Node>,
     }
@@ -285,10 +339,16 @@ mod tests {
     #[async_trait]
     impl Logind for Fake {
         async fn longest_delay(&self) -> Result<Duration, String> {
+            let mut looks = self.looks.lock();
+            *looks += 1;
+            if self.grants == Grants::After(*looks - 1) {
+                *self.delay.lock() = *self.wanted.lock();
+            }
             Ok(*self.delay.lock())
         }
         async fn grant_delay(&self, delay: Duration) -> Result<(), String> {
-            if self.grants {
+            *self.wanted.lock() = delay;
+            if self.grants == Grants::AtOnce {
                 *self.delay.lock() = delay;
             }
             Ok(())
@@ -302,17 +362,18 @@ mod tests {
         }
     }
 
-    fn fake(pods: Vec<Arc<Pod>>, events: &[bool], grants: bool) -> Fake {
+    fn fake(pods: Vec<Arc<Pod>>, events: &[bool], grants: Grants) -> Fake {
         let node = Arc::new(Node { pods, ..Node::default() });
-        Fake { delay: Mutex::new(Duration::from_secs(5)), grants, events: events.to_vec(), node }
+        let (delay, wanted) = (Mutex::new(Duration::from_secs(5)), Mutex::default());
+        Fake { delay, grants, wanted, looks: Mutex::default(), events: events.to_vec(), node }
     }
 
     #[tokio::test(start_paused = true)]
     async fn pods_end_group_by_group_before_the_machine_does() {
         let pods = vec![pod("stubborn", 0, 60), pod("quick", 0, 3), pod("critical", CRITICAL, 60)];
-        let logind = fake(pods, &[true], true);
+        let logind = fake(pods, &[true], Grants::AtOnce);
         let began = tokio::time::Instant::now();
-        watch(&logind, &[period(0, 20), period(1000, 30), period(CRITICAL, 10)], logind.node.as_ref())
+        watch(&logind, &[period(0, 20), period(1000, 30), period(CRITICAL, 10)], logind.node.as_ref(), None)
             .await
             .expect("watched");
         assert_eq!(
@@ -327,21 +388,50 @@ mod tests {
         assert_eq!(*logind.delay.lock(), Duration::from_secs(60));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_does_not_wait_for_an_api_server_for_long() {
+        let logind = fake(vec![pod("untold", 0, 1)], &[true], Grants::AtOnce);
+        let began = tokio::time::Instant::now();
+        watch(&logind, &[period(0, 20)], logind.node.as_ref(), None).await.expect("watched");
+        assert_eq!(began.elapsed(), TELLING);
+    }
+
     #[tokio::test]
     async fn a_shutdown_that_is_called_off_is_delayed_anew_the_next_time() {
-        let logind = fake(Vec::new(), &[true, false], true);
-        watch(&logind, &[period(0, 1)], logind.node.as_ref()).await.expect("watched");
+        let logind = fake(Vec::new(), &[true, false], Grants::AtOnce);
+        watch(&logind, &[period(0, 1)], logind.node.as_ref(), None).await.expect("watched");
         let expected = ["inhibited", "going down true", "released", "going down false", "inhibited", "released"];
         assert_eq!(*logind.node.log.lock(), expected);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_logind_that_grants_too_little_is_told_of() {
-        let logind = fake(Vec::new(), &[], false);
-        let error = watch(&logind, &[period(0, 30)], logind.node.as_ref()).await.expect_err("too little");
-        assert!(
-            error.starts_with("node shutdown manager was unable to update logind InhibitDelayMaxSec to 30s"),
-            "{error}"
+        let logind = fake(Vec::new(), &[], Grants::Nothing);
+        let watched = watch(&logind, &[period(0, 30)], logind.node.as_ref(), None).await;
+        assert_eq!(
+            watched,
+            Err("node shutdown manager was timed out after 5 attempts waiting for logind InhibitDelayMaxSec to update to \
+                 30s (ShutdownGracePeriod), current value is 5s"
+                .to_owned())
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_logind_that_takes_its_time_is_waited_for() {
+        let logind = fake(Vec::new(), &[], Grants::After(3));
+        let began = tokio::time::Instant::now();
+        watch(&logind, &[period(0, 30)], logind.node.as_ref(), None).await.expect("watched");
+        assert_eq!(began.elapsed(), Duration::from_millis(300));
+        assert_eq!(*logind.node.log.lock(), ["inhibited", "released"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_times_of_a_shutdown_outlive_it() {
+        let folder = tempfile::tempdir().expect("folder");
+        let times = ShutdownTimes::new(folder.path());
+        let logind = fake(vec![pod("stubborn", 0, 60)], &[true], Grants::AtOnce);
+        watch(&logind, &[period(0, 2)], logind.node.as_ref(), Some(&times)).await.expect("watched");
+        let (began, ended) = times.read().expect("kept");
+        assert!(began.is_some() && began <= ended, "{began:?} {ended:?}");
     }
 }

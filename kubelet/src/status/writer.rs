@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 const HANDS: usize = 6;
 /// Nothing waits longer for the API server.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// Pause between two looks at what the API server has been told.
+const TOLD_LOOK: Duration = Duration::from_millis(20);
 /// Merge keys of the lists of a pod's status; the others are atomic.
 const LISTS: [(&str, List); 3] =
     [("conditions", List::ByKey("type")), ("podIPs", List::Replace), ("hostIPs", List::Replace)];
@@ -117,6 +119,29 @@ impl Writer {
             () = shutdown.cancelled() => self.queue.shut_down(),
             _ = futures::future::join_all(hands) => {}
         }
+    }
+
+    /// Waits until the API server has been told of these pods.
+    pub async fn until_told(&self, pods: &[Arc<Pod>]) {
+        while pods.iter().any(|pod| self.is_untold(pods::uid(pod))) {
+            tokio::time::sleep(TOLD_LOOK).await;
+        }
+    }
+
+    fn is_untold(&self, uid: &str) -> bool {
+        let entries = self.entries.lock();
+        let Some(entry) = entries.get(uid).filter(|_| self.client.is_some()) else { return false };
+        let mut status = entry.status.clone();
+        let base = match &entry.base {
+            Some((_, base)) => base.clone(),
+            // It is written when the mirror pod appears.
+            None if pods::is_static(&entry.pod) => return false,
+            None => document(entry.pod.status.as_ref()),
+        };
+        if pods::is_static(&entry.pod) {
+            keep_times(&base, &mut status);
+        }
+        patch_of(&base, &status).is_some()
     }
 
     async fn work(&self) {
@@ -343,5 +368,24 @@ mod tests {
         assert!(conditions.contains(&json!({"type": "PodResizeInProgress", "$patch": "delete"})), "{patch}");
         assert!(!conditions.iter().any(|c| c["type"] == "Gate"), "{patch}");
         assert_eq!(patch_of(&base, &status(&["Ready", "Gate", "PodResizeInProgress"])), None);
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_told_of_once_the_api_server_has_its_status() {
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+        });
+        let writer = Writer::new(Some(kube::Client::new(silent, "default")));
+        let pod = |revision: &str, phase: &str| -> Arc<Pod> {
+            let metadata = json!({"name": "web", "namespace": "default", "uid": "u", "resourceVersion": revision});
+            Arc::new(serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).expect("pod"))
+        };
+        let failed = PodStatus { phase: Some("Failed".to_owned()), ..PodStatus::default() };
+        assert!(!writer.is_untold("u"), "nothing is known of it");
+        writer.put(&pod("1", "Running"), &failed, false);
+        assert!(writer.is_untold("u"));
+        writer.observed(&pod("2", "Failed"));
+        assert!(!writer.is_untold("u"));
+        writer.until_told(&[pod("2", "Failed")]).await;
     }
 }
