@@ -44,6 +44,7 @@ measure() {
   in_memory e2e codecs
   in_memory apiserver decisions
   example kube-proxy sync
+  example e2e full_node "$bin/cluster" "$cache/images/busybox.tar"
 }
 
 measure | tee "$figures"

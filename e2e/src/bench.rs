@@ -14,7 +14,7 @@ use crate::{control_plane, down, machine, shell, up};
 
 const BINARIES: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
 /// Memory that each may use when idle, in MB, in the order of [`BINARIES`].
-const RSS_LIMITS: [f64; 5] = [32.0, 16.0, 14.0, 20.0, 10.0];
+const RSS_LIMITS: [f64; 5] = [32.0, 16.0, 14.0, 14.0, 10.0];
 const STARTS: usize = 7;
 const PODS: usize = 15;
 const IDLE: Duration = Duration::from_secs(60);
@@ -155,7 +155,7 @@ fn pod_start(layout: &Layout) -> Result<()> {
         up::kubectl(layout, &["wait", running, &format!("pod/{name}"), "--timeout=60s"])?;
         times.push(milliseconds(began));
     }
-    figure("kubectl run of a present image to Running, median", median(times), "ms", Some(600.0));
+    figure("kubectl run of a present image to Running, median", median(times), "ms", Some(400.0));
     up::kubectl(layout, &["delete", "pods", "--all", "--now"]).map(drop)
 }
 
