@@ -1,7 +1,7 @@
-//! Certificate authorities on disk, and the certificates that they sign.
+//! Certificate authorities, and the certificates that they sign: in memory, and on disk.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -9,6 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyUsagePurpose, SanType,
 };
+use sha2::{Digest as _, Sha256};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::Pem;
@@ -23,6 +24,32 @@ pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 60 
 /// Lifetime of a certificate: kubeadm's `CertificateValidityPeriod`.
 pub const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
+/// The time of an issue, and how long what is issued lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct Term {
+    /// Since 1970.
+    pub now: Duration,
+    /// Lifetime from then on.
+    pub validity: Duration,
+}
+
+impl Term {
+    /// A term that starts now.
+    ///
+    /// # Errors
+    /// When the clock is before 1970.
+    pub fn from_now(validity: Duration) -> Result<Self> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Ok(Self { now: now.context("the clock is before 1970")?, validity })
+    }
+
+    fn limit(self, params: &mut CertificateParams) {
+        let epoch = rcgen::date_time_ymd(1970, 1, 1);
+        params.not_before = epoch + self.now.saturating_sub(BACKDATE);
+        params.not_after = epoch + self.now + self.validity;
+    }
+}
+
 /// Uses of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -35,7 +62,7 @@ pub enum Purpose {
 }
 
 /// A certificate to be made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// Common name of the subject: the user, of a client.
     pub common_name: String,
@@ -63,6 +90,20 @@ impl Leaf {
     #[must_use]
     pub fn server(common_name: &str, names: Vec<String>) -> Self {
         Self { common_name: common_name.to_owned(), organizations: Vec::new(), names, purpose: Purpose::Server }
+    }
+
+    /// The certificate of a server that is a client of others of its kind.
+    #[must_use]
+    pub fn peer(common_name: &str, names: Vec<String>) -> Self {
+        Self { purpose: Purpose::Both, ..Self::server(common_name, names) }
+    }
+
+    /// The demand that a certificate in PEM was made of.
+    ///
+    /// # Errors
+    /// As [`Leaf::of`], and when it is none.
+    pub fn of_pem(certificate: &str) -> Result<Self> {
+        Self::of(&parse(certificate)?.parse_x509()?)
     }
 
     /// The demand that a certificate was made of.
@@ -131,11 +172,48 @@ pub struct Issued {
 pub struct Authority {
     /// PEM of the authority's certificate.
     pub certificate_pem: String,
-    file: PathBuf,
+    /// Name in messages: a file, or an entry of a Secret.
+    origin: String,
     key: Option<PrivateKey>,
 }
 
 impl Authority {
+    /// Makes an authority, which messages call `origin`.
+    ///
+    /// # Errors
+    /// When the name is none that a certificate can hold.
+    pub fn create(origin: String, common_name: &str, algorithm: Algorithm, term: Term) -> Result<Self> {
+        let key = PrivateKey::generate(algorithm)?;
+        let mut params = named(common_name, &[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
+        params.subject_alt_names = vec![SanType::DnsName(common_name.try_into()?)];
+        term.limit(&mut params);
+        let certificate_pem = params.self_signed(&key.pair)?.pem();
+        Ok(Self { certificate_pem, origin, key: Some(key) })
+    }
+
+    /// The authority of a certificate and, unless it is somebody else's, its key; messages call it `origin`.
+    ///
+    /// # Errors
+    /// When the certificate is none of an authority, or the key is another's.
+    pub fn from_pem(origin: String, certificate_pem: String, key: Option<PrivateKey>) -> Result<Self> {
+        let parsed = parse(&certificate_pem).with_context(|| origin.clone())?;
+        let x509 = parsed.parse_x509().with_context(|| origin.clone())?;
+        ensure!(x509.is_ca(), "{origin} is not the certificate of an authority");
+        let own = |key: &PrivateKey| x509.public_key().subject_public_key.data == key.pair.public_key_raw();
+        let stem = origin.strip_suffix(".crt").unwrap_or(&origin);
+        ensure!(key.as_ref().is_none_or(own), "{stem}.key is not the key of {origin}");
+        Ok(Self { certificate_pem, origin, key })
+    }
+
+    /// PEM of its key, unless that is elsewhere.
+    #[must_use]
+    pub fn key_pem(&self) -> Option<&str> {
+        self.key.as_ref().map(|key| key.pem.as_str())
+    }
+
     /// The authority of `stem`.crt and `stem`.key. Without a certificate it is made; without a key alone it is somebody
     /// else's, and signs nothing here.
     ///
@@ -145,16 +223,11 @@ impl Authority {
         let (certificate, key) = (extended(stem, "crt"), extended(stem, "key"));
         if !certificate.exists() {
             ensure!(!key.exists(), "{} is there without {}", key.display(), certificate.display());
-            let made = PrivateKey::generate(algorithm)?;
-            let mut params = named(common_name, &[]);
-            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            params.key_usages =
-                vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
-            params.subject_alt_names = vec![SanType::DnsName(common_name.try_into()?)];
-            limit(&mut params, validity)?;
+            let origin = certificate.display().to_string();
+            let made = Self::create(origin, common_name, algorithm, Term::from_now(validity)?)?;
             // The key first: a certificate without a key would be an authority of somebody else.
-            write(&key, &made.pem, SECRET)?;
-            write(&certificate, &params.self_signed(&made.pair)?.pem(), PUBLIC)?;
+            write(&key, made.key_pem().unwrap_or_default(), SECRET)?;
+            write(&certificate, &made.certificate_pem, PUBLIC)?;
         }
         Self::open(stem)
     }
@@ -166,18 +239,12 @@ impl Authority {
     pub fn open(stem: &Path) -> Result<Self> {
         let (file, key) = (extended(stem, "crt"), extended(stem, "key"));
         let certificate_pem = read(&file)?;
-        let parsed = parse(&certificate_pem).with_context(|| file.display().to_string())?;
-        let x509 = parsed.parse_x509().with_context(|| file.display().to_string())?;
-        ensure!(x509.is_ca(), "{} is not the certificate of an authority", file.display());
-        let key = if key.exists() {
-            let own = PrivateKey::from_pem(&read(&key)?).with_context(|| key.display().to_string())?;
-            let same = x509.public_key().subject_public_key.data == own.pair.public_key_raw();
-            ensure!(same, "{} is not the key of {}", key.display(), file.display());
-            Some(own)
+        let own = if key.exists() {
+            Some(PrivateKey::from_pem(&read(&key)?).with_context(|| key.display().to_string())?)
         } else {
             None
         };
-        Ok(Self { certificate_pem, file, key })
+        Self::from_pem(file.display().to_string(), certificate_pem, own)
     }
 
     /// Reports whether its key is elsewhere: it signs nothing here.
@@ -190,11 +257,19 @@ impl Authority {
     ///
     /// # Errors
     /// When the authority's key is elsewhere or the authority has expired.
-    pub fn issue(&self, mut params: CertificateParams, algorithm: Algorithm, validity: Duration) -> Result<Issued> {
-        limit(&mut params, validity)?;
+    pub fn issue(&self, params: CertificateParams, algorithm: Algorithm, validity: Duration) -> Result<Issued> {
+        self.issue_at(params, algorithm, Term::from_now(validity)?)
+    }
+
+    /// Makes a key and signs a certificate for it as [`Authority::issue`] does, at another time than now.
+    ///
+    /// # Errors
+    /// As [`Authority::issue`].
+    pub fn issue_at(&self, mut params: CertificateParams, algorithm: Algorithm, term: Term) -> Result<Issued> {
+        term.limit(&mut params);
         let own = parse(&self.certificate_pem)?;
         let end = own.parse_x509()?.validity().not_after.to_datetime();
-        ensure!(end > params.not_before + BACKDATE, "{} has expired", self.file.display());
+        ensure!(end > params.not_before + BACKDATE, "{} has expired", self.origin);
         params.not_after = params.not_after.min(end);
         self.sign(params, algorithm)
     }
@@ -205,7 +280,7 @@ impl Authority {
     /// When the authority's key is elsewhere.
     pub fn sign(&self, mut params: CertificateParams, algorithm: Algorithm) -> Result<Issued> {
         let own = self.key.as_ref().with_context(|| {
-            format!("{} has no key here: certificates have to come from whoever holds it", self.file.display())
+            format!("{} has no key here: certificates have to come from whoever holds it", self.origin)
         })?;
         params.use_authority_key_identifier_extension = true;
         let issuer = Issuer::from_ca_cert_pem(&self.certificate_pem, &own.pair)?;
@@ -218,13 +293,20 @@ impl Authority {
     /// # Errors
     /// In these cases, and when it cannot be read.
     pub fn verify(&self, certificate: &str) -> Result<()> {
-        let (own, leaf) = (parse(&self.certificate_pem)?, parse(certificate)?);
-        let (own, leaf) = (own.parse_x509()?, leaf.parse_x509()?);
-        if leaf.verify_signature(Some(own.public_key())).is_err() {
-            bail!("not signed by {}", self.file.display());
-        }
+        let leaf = parse(certificate)?;
+        let leaf = leaf.parse_x509()?;
+        ensure!(self.has_signed(&leaf)?, "not signed by {}", self.origin);
         ensure!(leaf.validity().is_valid(), "expired or not valid yet: {}", leaf.validity().not_after);
         Ok(())
+    }
+
+    /// Reports whether it has signed this certificate.
+    ///
+    /// # Errors
+    /// When its own certificate cannot be read.
+    pub fn has_signed(&self, leaf: &X509Certificate) -> Result<bool> {
+        let own = parse(&self.certificate_pem)?;
+        Ok(leaf.verify_signature(Some(own.parse_x509()?.public_key())).is_ok())
     }
 
     /// Keeps the certificate of `stem` that is there, or makes it.
@@ -246,8 +328,18 @@ impl Authority {
     }
 }
 
+/// kubeadm's `--discovery-token-ca-cert-hash` of an authority: the SHA-256 of its public key.
+///
+/// # Errors
+/// When the certificate cannot be read.
+pub fn public_key_hash(certificate_pem: &str) -> Result<String> {
+    let parsed = parse(certificate_pem)?;
+    let digest = Sha256::digest(parsed.parse_x509()?.public_key().raw);
+    Ok(format!("sha256:{digest:x}"))
+}
+
 /// Refuses a certificate and a key that are not each other's.
-fn check_pair(certificate: &str, key: &str) -> Result<()> {
+pub(crate) fn check_pair(certificate: &str, key: &str) -> Result<()> {
     let key = PrivateKey::from_pem(key)?;
     let parsed = parse(certificate)?;
     ensure!(
@@ -304,15 +396,6 @@ pub(crate) fn parse(pem: &str) -> Result<Pem> {
     blocks.into_iter().find(|block| block.label == "CERTIFICATE").ok_or_else(|| anyhow!("holds no certificate"))
 }
 
-/// Sets the time that a certificate lasts.
-pub(crate) fn limit(params: &mut CertificateParams, validity: Duration) -> Result<()> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("the clock is before 1970")?;
-    let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    params.not_before = epoch + now.saturating_sub(BACKDATE);
-    params.not_after = epoch + now + validity;
-    Ok(())
-}
-
 fn named(common_name: &str, organizations: &[String]) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -321,4 +404,17 @@ fn named(common_name: &str, organizations: &[String]) -> CertificateParams {
     }
     params.distinguished_name.push(DnType::CommonName, common_name);
     params
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against openssl x509 -pubkey | openssl pkey -pubin -outform der | sha256sum.
+    #[test]
+    fn the_hash_is_of_the_public_key() {
+        let certificate = include_str!("../tests/data/ca.crt");
+        let expected = include_str!("../tests/data/ca.hash").trim();
+        assert_eq!(public_key_hash(certificate).unwrap(), format!("sha256:{expected}"));
+    }
 }

@@ -25,14 +25,23 @@ pub fn certificate(issued: &Issued) -> Value {
 /// A kubeconfig for the cluster at `server`.
 #[must_use]
 pub fn build(ca_pem: &str, server: &str, user: &str, credential: &Value) -> Value {
+    of_cluster(&cluster(ca_pem, server), user, credential)
+}
+
+/// A cluster as kubeconfigs have it, with its authority inside.
+#[must_use]
+pub fn cluster(ca_pem: &str, server: &str) -> Value {
+    json!({"certificate-authority-data": BASE64_STANDARD.encode(ca_pem), "server": server})
+}
+
+/// A kubeconfig of one cluster and one user.
+#[must_use]
+pub fn of_cluster(cluster: &Value, user: &str, credential: &Value) -> Value {
     let context = format!("{user}@{CLUSTER}");
     json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": CLUSTER, "cluster": {
-            "certificate-authority-data": BASE64_STANDARD.encode(ca_pem),
-            "server": server,
-        }}],
+        "clusters": [{"name": CLUSTER, "cluster": cluster}],
         "contexts": [{"name": context, "context": {"cluster": CLUSTER, "user": user}}],
         "current-context": context,
         "users": [{"name": user, "user": credential}],

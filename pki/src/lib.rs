@@ -1,8 +1,9 @@
-//! A cluster's certificates, keys and kubeconfigs on disk, in kubeadm's layout.
+//! A cluster's certificates, keys and kubeconfigs: on disk in kubeadm's layout, and as the data of Secrets ([`secret`]).
 //!
-//! Comes in: names and addresses, and whatever is there already. Goes out: files, keys readable by their owner alone.
+//! Comes in: names and addresses, and whatever is there already. Goes out: files, keys readable by their owner alone; data
+//! that whoever speaks to a cluster puts into it.
 //! Answers for `cmd/kubeadm/app/phases/{certs,kubeconfig}` and `kubeadm certs`. An authority that is there is kept, and so
-//! is a certificate that it signed: only [`renewal`] replaces one, and never an authority.
+//! is a certificate that it signed: only [`renewal`] and [`secret`] replace one, and never an authority.
 //!
 //! Must not: speak to a cluster, or follow a file out of the folders it was given.
 
@@ -15,3 +16,4 @@ pub mod files;
 pub mod keys;
 pub mod kubeconfig;
 pub mod renewal;
+pub mod secret;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::authority::{Authority, Issued, Leaf, parse};
+use crate::authority::{Authority, Issued, Leaf};
 use crate::cluster::{CERTIFICATES, KUBECONFIGS, authority_row};
 use crate::files::{PUBLIC, SECRET, extended, read, write};
 use crate::keys::PrivateKey;
@@ -79,7 +79,5 @@ fn inside(certificates: &Path, path: &Path, validity: Duration) -> Result<Renewa
 }
 
 fn again(ca: &Authority, old: &Issued, validity: Duration) -> Result<Issued> {
-    let parsed = parse(&old.certificate)?;
-    let leaf = Leaf::of(&parsed.parse_x509()?)?;
-    ca.issue(leaf.params()?, PrivateKey::from_pem(&old.key)?.algorithm(), validity)
+    ca.issue(Leaf::of_pem(&old.certificate)?.params()?, PrivateKey::from_pem(&old.key)?.algorithm(), validity)
 }
