@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::objects::{self, ObjectClient, StoredSecret};
 use crate::plan::{Plan, SECRETS};
+use crate::restart;
 
 /// Rounds after which somebody else writes too much.
 const ROUNDS: usize = 10;
@@ -19,7 +20,7 @@ const ROUNDS: usize = 10;
 pub async fn ensure(host: &mut ObjectClient, plan: &Plan, labels: &BTreeMap<String, String>) -> Result<()> {
     for _ in 0..ROUNDS {
         if ensure_once(host, plan, labels).await? {
-            return Ok(());
+            return restart::behind(host, plan).await;
         }
     }
     bail!("somebody else writes the Secrets of {} again and again", plan.name)
@@ -82,10 +83,10 @@ mod tests {
     use http::{Method, Request, Response};
     use kube::client::Body;
     use parking_lot::Mutex;
+    use pki::secret::Data;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pki::Data;
     use crate::plan::tests::plan;
 
     /// Secrets of an API server, by path.
@@ -102,6 +103,9 @@ mod tests {
                 (path.to_owned(), object)
             };
             let status = |code: u16| (code, json!({"kind": "Status", "status": "Failure", "code": code}));
+            if path.ends_with("/pods") {
+                return (200, json!({"items": []}));
+            }
             if path == "/api/v1" {
                 return (200, json!({"resources": [{"name": "secrets", "kind": "Secret", "namespaced": true}]}));
             }

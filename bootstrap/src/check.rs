@@ -11,11 +11,11 @@ use crate::objects::ObjectClient;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Asks the API server whether it is ready, has it write, and waits until the controller manager has acted and both
-/// leaders have renewed their leases.
+/// leaders have renewed their leases; with a tunnel, that a node is reached through it.
 ///
 /// # Errors
 /// The first thing that does not work.
-pub async fn run(tenant: &mut ObjectClient, deadline: Instant) -> Result<()> {
+pub async fn run(tenant: &mut ObjectClient, tunnel: bool, deadline: Instant) -> Result<()> {
     tenant.text("/readyz").await.context("kube-apiserver is not ready")?;
     println!("kube-apiserver is ready");
     for component in ["kube-controller-manager", "kube-scheduler"] {
@@ -38,7 +38,47 @@ pub async fn run(tenant: &mut ObjectClient, deadline: Instant) -> Result<()> {
     acted?;
     until(deadline, "the namespace does not go", async || Ok(tenant.get(&path).await?.is_none())).await?;
     println!("objects are written, acted upon and deleted");
-    Ok(())
+    if tunnel { reach_nodes(tenant, deadline).await } else { Ok(()) }
+}
+
+/// Waits until a server of the tunnel is there and, when nodes have agents, a node's kubelet answers through one.
+async fn reach_nodes(tenant: &ObjectClient, deadline: Instant) -> Result<()> {
+    let servers =
+        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=k8s-app%3Dkonnectivity-server";
+    until(deadline, "no server of konnectivity renews its lease", async || {
+        let leases = tenant.get(servers).await?.unwrap_or_default();
+        Ok(listed(&leases).iter().any(|lease| is_held(lease, Timestamp::now())))
+    })
+    .await?;
+    println!("servers of konnectivity are there");
+    let agents = "/api/v1/namespaces/kube-system/pods?labelSelector=k8s-app%3Dkonnectivity-agent";
+    let pods = tenant.get(agents).await?.unwrap_or_default();
+    if listed(&pods).is_empty() {
+        println!("no node has an agent of konnectivity yet");
+        return Ok(());
+    }
+    until(deadline, "no node is reached through konnectivity", async || {
+        let pods = tenant.get(agents).await?.unwrap_or_default();
+        for node in listed(&pods).iter().filter_map(ready_on) {
+            if tenant.text(&format!("/api/v1/nodes/{node}/proxy/healthz")).await.is_ok_and(|said| said == "ok") {
+                println!("node {node} is reached through konnectivity");
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    })
+    .await
+}
+
+fn listed(list: &Value) -> &[Value] {
+    list["items"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The node of a pod that is ready.
+fn ready_on(pod: &Value) -> Option<&str> {
+    let conditions = pod["status"]["conditions"].as_array()?;
+    let ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    pod["spec"]["nodeName"].as_str().filter(|_| ready)
 }
 
 /// Reports whether a lease has a holder that renewed it in time.

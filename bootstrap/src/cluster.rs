@@ -7,14 +7,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use jiff::Timestamp;
+use pki::authority::public_key_hash;
+use pki::kubeconfig;
+use pki::secret::{Data, text};
 use serde_json::{Value, json};
 use shared::client::path;
 
 use crate::objects::{self, ObjectClient};
-use crate::pki::{Data, text};
-use crate::plan::{self, Plan, kubeconfig};
+use crate::plan::{self, Plan};
 use crate::{certificates, manifests, token};
 
 /// Pause between two questions.
@@ -115,7 +116,13 @@ pub async fn fill(host: &mut ObjectClient, tenant: &mut ObjectClient, plan: &Pla
     let ca = text(&host.secret(&plan.namespace, &plan.secret("ca")).await?.data, "ca.crt")?;
     if let Some(folder) = task.manifests {
         let dns = plan::service(plan.services, plan::DNS)?.to_string();
-        let values = [("CONTROL_PLANE_ENDPOINT", plan.endpoint.as_str()), ("CLUSTER_DNS", dns.as_str())];
+        let (tunnel, port) = plan.agents_endpoint().unwrap_or_default();
+        let values = [
+            ("CONTROL_PLANE_ENDPOINT", plan.endpoint.as_str()),
+            ("CLUSTER_DNS", dns.as_str()),
+            ("KONNECTIVITY_HOST", tunnel),
+            ("KONNECTIVITY_PORT", port),
+        ];
         for object in manifests::read(folder, &values)? {
             tenant.apply(&object).await?;
         }
@@ -185,10 +192,7 @@ fn cluster_info(plan: &Plan, ca: &str) -> Result<Value> {
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "", "cluster": {
-            "server": format!("https://{}", plan.endpoint),
-            "certificate-authority-data": BASE64_STANDARD.encode(ca),
-        }}],
+        "clusters": [{"name": "", "cluster": kubeconfig::cluster(ca, &format!("https://{}", plan.endpoint))}],
     });
     Ok(json!({
         "apiVersion": "v1",
@@ -199,12 +203,9 @@ fn cluster_info(plan: &Plan, ca: &str) -> Result<Value> {
 }
 
 fn join(plan: &Plan, ca: &str, token: &str) -> Result<Data> {
-    let cluster = json!({
-        "server": format!("https://{}", plan.endpoint),
-        "certificate-authority-data": BASE64_STANDARD.encode(ca),
-    });
-    let config = kubeconfig("kubelet-bootstrap", json!({"token": token}), cluster);
-    let hash = token::authority_hash(ca)?;
+    let server = format!("https://{}", plan.endpoint);
+    let config = kubeconfig::build(ca, &server, "kubelet-bootstrap", &json!({"token": token}));
+    let hash = public_key_hash(ca)?;
     let command = format!("kubeadm join {} --token {token} --discovery-token-ca-cert-hash {hash}\n", plan.endpoint);
     Ok(Data::from([
         ("token".into(), token.into()),
@@ -257,6 +258,7 @@ mod tests {
             services: "10.96.0.0/12".parse().expect("a range"),
             dns_domain: "cluster.local".into(),
             names: Vec::new(),
+            konnectivity: None,
             validity: Duration::from_hours(1),
         };
         let addresses: Vec<IpAddr> =

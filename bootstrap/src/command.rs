@@ -25,7 +25,8 @@ pub async fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<()> {
         Some(("cluster", given)) => fill(given).await,
         Some(("check", given)) => {
             let server = format!("https://{}", value(given, "internal"));
-            check::run(&mut objects(given, "kubeconfig", &server).await?, deadline(given)).await
+            let mut tenant = objects(given, "kubeconfig", &server).await?;
+            check::run(&mut tenant, given.get_flag("konnectivity"), deadline(given)).await
         }
         Some(("remove", given)) => {
             let host = objects(given, "host-kubeconfig", "").await?;
@@ -98,6 +99,7 @@ fn command() -> Command {
             .arg(option("dns-domain", "domain of the new cluster").default_value("cluster.local"))
             .arg(option("server-name", "one more name or address of the API server").action(ArgAction::Append))
             .arg(option("label", "KEY=VALUE of Secrets").action(ArgAction::Append))
+            .arg(option("konnectivity", "HOST:PORT for agents of a tunnel; without a host that of --endpoint"))
             .arg(
                 option("validity-days", "days that certificates last")
                     .default_value("365")
@@ -133,7 +135,11 @@ fn command() -> Command {
         .subcommand(
             timed(Command::new("check").about("see whether it does its work"))
                 .arg(kubeconfig())
-                .arg(option("internal", "HOST:PORT of its Service").required(true)),
+                .arg(option("internal", "HOST:PORT of its Service").required(true))
+                .arg(
+                    option("konnectivity", "see whether nodes are reached through a tunnel as well")
+                        .action(ArgAction::SetTrue),
+                ),
         )
         .subcommand(named(Command::new("remove").about("delete its Secrets")))
 }
@@ -160,21 +166,28 @@ fn labels(given: &ArgMatches) -> Result<BTreeMap<String, String>> {
 }
 
 fn plan(given: &ArgMatches) -> Result<Plan> {
-    let endpoint = value(given, "endpoint");
-    let port = endpoint.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).filter(|port| *port > 0);
-    port.with_context(|| format!("--endpoint={endpoint} is no HOST:PORT"))?;
+    let endpoint = with_port(given, "endpoint")?.context("no --endpoint")?;
     let days: u64 = given.get_one("validity-days").copied().unwrap_or(365);
     Ok(Plan {
         name: value(given, "name").into(),
         namespace: value(given, "namespace").into(),
         host_domain: value(given, "host-domain").into(),
-        endpoint: endpoint.into(),
+        endpoint,
         internal: value(given, "internal").into(),
         services: *given.get_one("service-cidr").context("no --service-cidr")?,
         dns_domain: value(given, "dns-domain").into(),
         names: given.get_many::<String>("server-name").unwrap_or_default().cloned().collect(),
+        konnectivity: with_port(given, "konnectivity")?,
         validity: Duration::from_hours(24 * days),
     })
+}
+
+/// An option of the form `HOST:PORT`, the host of which may be empty.
+fn with_port(given: &ArgMatches, name: &str) -> Result<Option<String>> {
+    let Some(text) = given.get_one::<String>(name) else { return Ok(None) };
+    let port = text.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).filter(|port| *port > 0);
+    port.with_context(|| format!("--{name}={text} is no HOST:PORT"))?;
+    Ok(Some(text.clone()))
 }
 
 async fn objects(given: &ArgMatches, kubeconfig: &str, master: &str) -> Result<ObjectClient> {
@@ -217,10 +230,12 @@ mod tests {
                 "--internal=t1:6443",
                 "--service-cidr=10.96.0.0/12",
             ];
-            let endpoint = format!("--endpoint={endpoint}");
-            let given = command().get_matches_from(line.into_iter().chain([endpoint.as_str()]));
-            let (_, given) = given.subcommand().expect("a command");
-            assert_eq!(plan(given).is_ok(), good, "{endpoint}");
+            let [own, tunnel] = ["endpoint", "konnectivity"].map(|name| format!("--{name}={endpoint}"));
+            for more in [&[own.as_str()][..], &["--endpoint=a:1", &tunnel]] {
+                let given = command().get_matches_from(line.iter().chain(more));
+                let (_, given) = given.subcommand().expect("a command");
+                assert_eq!(plan(given).is_ok(), good, "{more:?}");
+            }
         }
     }
 }

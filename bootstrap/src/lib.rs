@@ -4,7 +4,7 @@
 //! Comes in: the names and addresses of the control plane, as flags, and the Secrets that are there. Goes out: Secrets
 //! with authorities, certificates and kubeconfigs ([`certificates`]), and in the new cluster itself what `kubeadm init`
 //! puts there after its control plane is up ([`cluster`]): bootstrap roles, `cluster-info`, a token, the endpoints of
-//! the Service `kubernetes`.
+//! the Service `kubernetes`. What certificates are like, and when they are renewed, is for [`::pki::secret`] to say.
 //!
 //! Must not: replace an authority that is there, print a key or a token, or touch a Secret that is not of its name.
 
@@ -16,6 +16,6 @@ pub mod cluster;
 pub mod command;
 pub mod manifests;
 pub mod objects;
-pub mod pki;
 pub mod plan;
+pub mod restart;
 pub mod token;

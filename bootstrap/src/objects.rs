@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::{Context, Result, bail};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kube::Client;
+use pki::secret::Data;
 use serde_json::{Value, json};
 use shared::client::path;
-
-use crate::pki::Data;
 
 /// The owner of fields that are applied.
 pub const MANAGER: &str = "control-plane-bootstrap";

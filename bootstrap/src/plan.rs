@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use ipnet::IpNet;
-use serde_json::{Value, json};
-
-use crate::pki::{self, Data, LeafRequest, SigningAuthority, Term, text};
+use pki::authority::{Authority, Leaf, Term};
+use pki::cluster::MASTERS;
+use pki::kubeconfig;
+use pki::secret::{self, Data};
+use serde_json::json;
 
 /// The most members of etcd whose names are in its certificates.
 const ETCD_MEMBERS: usize = 3;
@@ -33,6 +34,8 @@ pub struct Plan {
     pub dns_domain: String,
     /// More names and addresses of the API server.
     pub names: Vec<String>,
+    /// `HOST:PORT` for the agents of a tunnel, the host empty where it is that of `endpoint`; none has no tunnel.
+    pub konnectivity: Option<String>,
     /// Validity of certificates.
     pub validity: Duration,
 }
@@ -48,8 +51,14 @@ pub struct Planned {
     pub issued: Vec<String>,
 }
 
-/// The Secrets that [`Plan::secrets`] makes, by what follows the name of the control plane.
-pub const SECRETS: [&str; 7] = ["ca", "etcd", "apiserver", "admin", "controller-manager", "scheduler", "kube-proxy"];
+/// The Secrets that [`Plan::secrets`] makes, by what follows the name of the control plane; that of the tunnel where
+/// there is one.
+pub const SECRETS: [&str; 8] =
+    ["ca", "etcd", "apiserver", "admin", "controller-manager", "scheduler", "kube-proxy", KONNECTIVITY];
+/// The Secret of the tunnel's servers.
+pub const KONNECTIVITY: &str = "konnectivity";
+/// The entries of the certificate that the tunnel's agents see.
+pub const TUNNEL_CERTIFICATE: &str = "server";
 
 impl Plan {
     /// The name of one of its Secrets.
@@ -65,10 +74,10 @@ impl Plan {
     pub fn secrets(&self, existing: impl Fn(&str) -> Data, now: Duration) -> Result<Vec<Planned>> {
         let term = Term { now, validity: self.validity };
         let mut authorities = existing(&self.secret("ca"));
-        let ca = pki::authority(&mut authorities, "ca", "kubernetes", now)?;
-        let front = pki::authority(&mut authorities, "front-proxy-ca", "front-proxy-ca", now)?;
-        let etcd = pki::authority(&mut authorities, "etcd-ca", "etcd-ca", now)?;
-        pki::service_account_keys(&mut authorities)?;
+        let ca = secret::authority(&mut authorities, "ca", "kubernetes", now)?;
+        let front = secret::authority(&mut authorities, "front-proxy-ca", "front-proxy-ca", now)?;
+        let etcd = secret::authority(&mut authorities, "etcd-ca", "etcd-ca", now)?;
+        secret::service_account_keys(&mut authorities)?;
 
         let mut made = Vec::new();
         let mut add = |what: &str, data: Data, issued: Vec<String>| {
@@ -80,14 +89,13 @@ impl Plan {
         let (data, issued) = self.of_apiserver(existing("apiserver"), &authorities, [&ca, &front, &etcd], term)?;
         add("apiserver", data, issued);
         let users = [
-            ("admin", "kubernetes-admin", Some("system:masters"), &self.endpoint),
+            ("admin", "kubernetes-admin", Some(MASTERS), &self.endpoint),
             ("controller-manager", "system:kube-controller-manager", None, &self.internal),
             ("scheduler", "system:kube-scheduler", None, &self.internal),
             ("kube-proxy", "system:kube-proxy", None, &self.endpoint),
         ];
         for (what, user, group, server) in users {
-            let (mut data, issued) =
-                of_user(existing(what), &ca, &LeafRequest::client("tls", user, group), server, term)?;
+            let (mut data, issued) = of_user(existing(what), &ca, &Leaf::client(user, group), server, term)?;
             if what == "controller-manager" {
                 // It signs certificates and tokens.
                 for key in ["ca.key", "sa.key"] {
@@ -96,16 +104,38 @@ impl Plan {
             }
             add(what, data, issued);
         }
+        if let Some(agents) = &self.konnectivity {
+            let (data, issued) = self.of_konnectivity(existing(KONNECTIVITY), &ca, agents, term)?;
+            add(KONNECTIVITY, data, issued);
+        }
         made.insert(0, Planned { name: self.secret("ca"), data: authorities, issued: Vec::new() });
         Ok(made)
     }
 
-    fn of_etcd(&self, mut data: Data, etcd: &SigningAuthority, term: Term) -> Result<(Data, Vec<String>)> {
-        data.insert("ca.crt".into(), etcd.certificate.clone().into_bytes());
-        let names = self.etcd_names();
-        let leaves = [LeafRequest::server("server", "etcd", names.clone()), LeafRequest::server("peer", "etcd", names)];
-        let issued = issue(&mut data, leaves.iter().map(|leaf| (etcd, leaf)), term)?;
+    fn of_etcd(&self, mut data: Data, etcd: &Authority, term: Term) -> Result<(Data, Vec<String>)> {
+        data.insert("ca.crt".into(), etcd.certificate_pem.clone().into_bytes());
+        let leaf = Leaf::peer("etcd", self.etcd_names());
+        let issued = issue(&mut data, &[("server", etcd, &leaf), ("peer", etcd, &leaf)], term)?;
         Ok((data, issued))
+    }
+
+    /// A certificate for the tunnel's agents, and a user that looks their tokens up.
+    fn of_konnectivity(&self, data: Data, ca: &Authority, agents: &str, term: Term) -> Result<(Data, Vec<String>)> {
+        let user = Leaf::client("system:konnectivity-server", None);
+        let (mut data, mut issued) = of_user(data, ca, &user, &self.internal, term)?;
+        let mut names = self.service_names();
+        names.extend([host(&self.endpoint), host(agents)].map(str::to_owned));
+        names.extend(self.names.iter().cloned());
+        let leaf = Leaf::server("konnectivity-server", sorted(names));
+        issued.extend(issue(&mut data, &[(TUNNEL_CERTIFICATE, ca, &leaf)], term)?);
+        Ok((data, issued))
+    }
+
+    /// Host and port that agents are told.
+    #[must_use]
+    pub fn agents_endpoint(&self) -> Option<(&str, &str)> {
+        let (own, port) = self.konnectivity.as_deref()?.rsplit_once(':')?;
+        Some((if own.is_empty() { host(&self.endpoint) } else { host(self.konnectivity.as_deref()?) }, port))
     }
 
     /// Every member's own name: peers look up the names of a certificate to find the address that they are called from.
@@ -124,31 +154,23 @@ impl Plan {
         &self,
         mut data: Data,
         authorities: &Data,
-        [ca, front, etcd]: [&SigningAuthority; 3],
+        [ca, front, etcd]: [&Authority; 3],
         term: Term,
     ) -> Result<(Data, Vec<String>)> {
         for key in ["ca.crt", "front-proxy-ca.crt", "etcd-ca.crt", "sa.key", "sa.pub"] {
             data.insert(key.into(), authorities[key].clone());
         }
         let leaves = [
-            (ca, LeafRequest::server("apiserver", "kube-apiserver", self.apiserver_names()?)),
-            (
-                ca,
-                LeafRequest::client(
-                    "apiserver-kubelet-client",
-                    "kube-apiserver-kubelet-client",
-                    Some("system:masters"),
-                ),
-            ),
-            (front, LeafRequest::client("front-proxy-client", "front-proxy-client", None)),
-            (etcd, LeafRequest::client("apiserver-etcd-client", "kube-apiserver-etcd-client", None)),
+            ("apiserver", ca, &Leaf::server("kube-apiserver", self.apiserver_names()?)),
+            ("apiserver-kubelet-client", ca, &Leaf::client("kube-apiserver-kubelet-client", Some(MASTERS))),
+            ("front-proxy-client", front, &Leaf::client("front-proxy-client", None)),
+            ("apiserver-etcd-client", etcd, &Leaf::client("kube-apiserver-etcd-client", None)),
         ];
-        let issued = issue(&mut data, leaves.iter().map(|(by, leaf)| (*by, leaf)), term)?;
+        let issued = issue(&mut data, &leaves, term)?;
         Ok((data, issued))
     }
 
     fn apiserver_names(&self) -> Result<Vec<String>> {
-        let (name, namespace, domain) = (&self.name, &self.namespace, &self.host_domain);
         let mut names = vec![
             "localhost".to_owned(),
             "127.0.0.1".to_owned(),
@@ -157,18 +179,27 @@ impl Plan {
             "kubernetes.default.svc".to_owned(),
             format!("kubernetes.default.svc.{}", self.dns_domain),
             service(self.services, KUBERNETES)?.to_string(),
-            name.clone(),
-            format!("{name}.{namespace}"),
-            format!("{name}.{namespace}.svc"),
-            format!("{name}.{namespace}.svc.{domain}"),
             host(&self.endpoint).to_owned(),
         ];
+        names.extend(self.service_names());
         names.extend(self.names.iter().cloned());
-        names.sort();
-        names.dedup();
-        names.retain(|name| !name.is_empty());
-        Ok(names)
+        Ok(sorted(names))
     }
+
+    /// Names of the Service in the host cluster.
+    fn service_names(&self) -> Vec<String> {
+        let (name, namespace, domain) = (&self.name, &self.namespace, &self.host_domain);
+        let short = format!("{name}.{namespace}");
+        vec![name.clone(), format!("{short}.svc"), format!("{short}.svc.{domain}"), short]
+    }
+}
+
+/// Names once each, without empty ones.
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names.dedup();
+    names.retain(|name| !name.is_empty());
+    names
 }
 
 /// The Service `kubernetes` has the first address of the range.
@@ -195,15 +226,11 @@ pub fn host(endpoint: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-fn issue<'a>(
-    data: &mut Data,
-    leaves: impl Iterator<Item = (&'a SigningAuthority, &'a LeafRequest)>,
-    term: Term,
-) -> Result<Vec<String>> {
+fn issue(data: &mut Data, leaves: &[(&str, &Authority, &Leaf)], term: Term) -> Result<Vec<String>> {
     let mut issued = Vec::new();
-    for (authority, leaf) in leaves {
-        if let Some(reason) = pki::leaf(data, authority, leaf, term)? {
-            issued.push(format!("{} was {reason}", leaf.stem));
+    for (stem, authority, leaf) in leaves {
+        if let Some(reason) = secret::certificate(data, stem, authority, leaf, term)? {
+            issued.push(format!("{stem} was {reason}"));
         }
     }
     Ok(issued)
@@ -211,45 +238,20 @@ fn issue<'a>(
 
 /// A kubeconfig, and beside it the files that it names: those are read again when they change, embedded ones are not.
 /// The administrator's is one file.
-fn of_user(
-    mut data: Data,
-    ca: &SigningAuthority,
-    leaf: &LeafRequest,
-    server: &str,
-    term: Term,
-) -> Result<(Data, Vec<String>)> {
-    let issued = issue(&mut data, std::iter::once((ca, leaf)), term)?;
-    data.insert("ca.crt".into(), ca.certificate.clone().into_bytes());
-    let (name, credential, cluster) = if leaf.organisation.is_some() {
-        let embedded = |key: &str| text(&data, key).map(|pem| BASE64_STANDARD.encode(pem));
-        (
-            "admin.conf",
-            json!({"client-certificate-data": embedded("tls.crt")?, "client-key-data": embedded("tls.key")?}),
-            json!({"server": format!("https://{server}"), "certificate-authority-data": embedded("ca.crt")?}),
-        )
+fn of_user(mut data: Data, ca: &Authority, leaf: &Leaf, server: &str, term: Term) -> Result<(Data, Vec<String>)> {
+    let issued = issue(&mut data, &[("tls", ca, leaf)], term)?;
+    data.insert("ca.crt".into(), ca.certificate_pem.clone().into_bytes());
+    let server = format!("https://{server}");
+    let (name, config) = if leaf.organizations.is_empty() {
+        let credential = json!({"client-certificate": "tls.crt", "client-key": "tls.key"});
+        let cluster = json!({"server": server, "certificate-authority": "ca.crt"});
+        ("kubeconfig", kubeconfig::of_cluster(&cluster, &leaf.common_name, &credential))
     } else {
-        (
-            "kubeconfig",
-            json!({"client-certificate": "tls.crt", "client-key": "tls.key"}),
-            json!({"server": format!("https://{server}"), "certificate-authority": "ca.crt"}),
-        )
+        let credential = kubeconfig::certificate(&secret::issued(&data, "tls")?);
+        ("admin.conf", kubeconfig::build(&ca.certificate_pem, &server, &leaf.common_name, &credential))
     };
-    let config = kubeconfig(&leaf.common_name, credential, cluster);
     data.insert(name.into(), serde_json::to_vec_pretty(&config)?);
     Ok((data, issued))
-}
-
-/// A kubeconfig with one user.
-#[must_use]
-pub fn kubeconfig(user: &str, credential: Value, cluster: Value) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": format!("{user}@kubernetes"),
-        "clusters": [{"name": "kubernetes", "cluster": cluster}],
-        "users": [{"name": user, "user": credential}],
-        "contexts": [{"name": format!("{user}@kubernetes"), "context": {"cluster": "kubernetes", "user": user}}],
-    })
 }
 
 #[cfg(test)]
@@ -270,6 +272,7 @@ pub(crate) mod tests {
             services: "10.96.0.0/12".parse().expect("a range"),
             dns_domain: "cluster.local".into(),
             names: Vec::new(),
+            konnectivity: Some(":30444".into()),
             validity: Duration::from_hours(24 * 365),
         }
     }
@@ -296,7 +299,7 @@ pub(crate) mod tests {
         let moved = Plan { endpoint: "10.89.0.12:30443".into(), ..plan() };
         let then = moved.secrets(|name| first[name].clone(), NOW).expect("secrets");
         let issued: Vec<&String> = then.iter().flat_map(|secret| &secret.issued).collect();
-        assert_eq!(issued, ["apiserver was of other names"]);
+        assert_eq!(issued, ["apiserver was of other names", "server was of other names"]);
         let then = by_name(then);
         assert_eq!(then["t1-ca"], first["t1-ca"]);
         let config = String::from_utf8(then["t1-admin"]["admin.conf"].clone()).expect("text");
@@ -312,6 +315,30 @@ pub(crate) mod tests {
         let with_key = made.iter().filter(|(_, data)| data.values().any(|value| *value == ca_key));
         let names: Vec<&String> = with_key.map(|(name, _)| name).collect();
         assert_eq!(names, ["t1-ca", "t1-controller-manager"]);
+    }
+
+    /// Agents trust the cluster's authority and ask for the host that they are told.
+    #[test]
+    fn a_tunnel_serves_the_names_that_agents_are_told() {
+        for (konnectivity, told) in [
+            (":30444", ("10.89.0.11", "30444")),
+            ("tunnel.example:8132", ("tunnel.example", "8132")),
+            ("[fd00::1]:8132", ("fd00::1", "8132")),
+        ] {
+            let plan = Plan { konnectivity: Some(konnectivity.into()), ..plan() };
+            assert_eq!(plan.agents_endpoint(), Some(told), "{konnectivity}");
+            let made = by_name(plan.secrets(|_| Data::new(), NOW).expect("secrets"));
+            let certificate = secret::text(&made["t1-konnectivity"], "server.crt").expect("text");
+            let names = Leaf::of_pem(&certificate).expect("a certificate").names;
+            for name in [told.0, "10.89.0.11", "t1.tenants.svc"] {
+                assert!(names.contains(&name.to_owned()), "{name}: {names:?}");
+            }
+            assert!(!names.iter().any(|name| name.starts_with("kubernetes")), "it is no API server");
+        }
+        let without = Plan { konnectivity: None, ..plan() };
+        let made = by_name(without.secrets(|_| Data::new(), NOW).expect("secrets"));
+        assert!(!made.contains_key("t1-konnectivity"));
+        assert_eq!(without.agents_endpoint(), None);
     }
 
     #[test]

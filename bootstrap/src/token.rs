@@ -1,4 +1,4 @@
-//! Bootstrap tokens, and the hash by which a node knows the authority it is told of.
+//! Bootstrap tokens.
 
 use std::time::Duration;
 
@@ -6,10 +6,6 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use rand::Rng as _;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
-use x509_parser::prelude::{FromDer, X509Certificate};
-
-use crate::pki;
 
 /// The group that the tokens of `kubeadm token create` are in, and that its roles are bound to.
 const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
@@ -63,17 +59,6 @@ pub fn secret(token: &str, now: Timestamp, ttl: Duration) -> Result<Value> {
     }))
 }
 
-/// kubeadm's `--discovery-token-ca-cert-hash`: of the authority's public key.
-///
-/// # Errors
-/// When the certificate cannot be read.
-pub fn authority_hash(certificate: &str) -> Result<String> {
-    let der = pki::der(certificate.as_bytes())?;
-    let (_, certificate) = X509Certificate::from_der(&der).context("the authority's certificate")?;
-    let digest = Sha256::digest(certificate.public_key().raw);
-    Ok(format!("sha256:{digest:x}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,13 +79,5 @@ mod tests {
         assert_eq!(of(24)["stringData"]["expiration"], "2026-01-02T00:00:00Z");
         assert_eq!(of(24)["metadata"]["name"], "bootstrap-token-abcdef");
         assert!(of(0)["stringData"].get("expiration").is_none());
-    }
-
-    /// Against openssl x509 -pubkey | openssl pkey -pubin -outform der | sha256sum.
-    #[test]
-    fn the_hash_is_of_the_public_key() {
-        let certificate = include_str!("../tests/data/ca.crt");
-        let expected = include_str!("../tests/data/ca.hash").trim();
-        assert_eq!(authority_hash(certificate).expect("a hash"), format!("sha256:{expected}"));
     }
 }
