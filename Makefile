@@ -71,7 +71,7 @@ storage: deps ## Give the running cluster volumes that move, grow and have snaps
 	@hack/build.sh $(TRIPLE) --package ironclad-e2e --example csi-driver
 	@hack/storage.sh $(CACHE) $(CLUSTER_BINARY) $(RUN) $(BIN)/examples/csi-driver
 
-CHART_IMAGES := kube-apiserver kube-controller-manager kube-scheduler control-plane-bootstrap etcd
+CHART_IMAGES := kube-apiserver kube-controller-manager kube-scheduler control-plane-bootstrap etcd proxy-server proxy-agent
 chart-images: deps ## Build the images of the chart control-plane, as a release has them
 	@IMAGES="$(CHART_IMAGES)" DIST=$(CACHE)/images/chart hack/release.sh $(CACHE) $(TRIPLE)
 
@@ -142,7 +142,7 @@ images: deps build ## Build the images of the example offline from Debian packag
 dns-image: deps build ## Build the image of CoreDNS from its Go module
 	@e2e/images/coredns.sh $(CACHE)/images $(BIN)/cluster
 
-release: deps ## Make images, tarballs, sums and an SBOM of VERSION in DIST (dist)
+release: deps ## Make images, tarballs, sums and an SBOM of VERSION in DIST (dist), for ARCHES (of amd64 and arm64; this machine's)
 	@hack/release.sh $(CACHE) $(TRIPLE)
 
 lint: ## rustfmt, checks of the tree (xtask) and clippy, warnings are errors

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Builds programs from their Go modules, each once: FOLDER/go/PROGRAM. What is asked for are folders beside this script
-# (coredns, etcd, kubeadm, kubectl). Modules are checked against go.sum. A Go toolchain that an x86_64 machine lacks is
-# fetched as a module and checked against the sum below; other machines have to have one.
+# (coredns, etcd, konnectivity, kubeadm, kubectl). Modules are checked against go.sum. A Go toolchain that an x86_64 machine
+# lacks is fetched as a module and checked against the sum below; other machines have to have one.
+# FOREIGN_ARCH=arm64 builds for another machine's processors: FOLDER/go-arm64/PROGRAM.
 set -euo pipefail
-mkdir -p "$1/go"
-folder=$(cd "$1/go" && pwd)
+foreign=${FOREIGN_ARCH:-}
+folder=$1/go${foreign:+-$foreign}
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 proxy=${GOPROXY:-https://proxy.golang.org}
 toolchain=v0.0.1-go1.25.3.linux-amd64
@@ -27,7 +30,7 @@ new_enough() {
 # Sets `go` to one that builds everything here.
 find_go() {
   local wants
-  wants=$(sed -n 's/^go //p' "$here"/{coredns,etcd,kubeadm,kubectl}/go.mod | sort --version-sort | tail -1)
+  wants=$(sed -n 's/^go //p' "$here"/{coredns,etcd,konnectivity,kubeadm,kubectl}/go.mod | sort --version-sort | tail -1)
   go=$(PATH="$PATH:/usr/local/go/bin" command -v go || true)
   if [ -n "$go" ] && new_enough "$go" "$wants"; then return; fi
   [ "$(uname -m)" = x86_64 ] || fail "Go is missing or too old; install Go $wants or newer and run again"
@@ -64,6 +67,10 @@ build() {
       compile etcdctl go.etcd.io/etcd/etcdctl/v3
       compile etcdutl go.etcd.io/etcd/etcdutl/v3
       ;;
+    konnectivity)
+      local part
+      for part in server agent; do compile "proxy-$part" "sigs.k8s.io/apiserver-network-proxy/cmd/$part"; done
+      ;;
     kubeadm)
       local version
       for version in $kubeadm_versions; do
@@ -75,14 +82,15 @@ build() {
 }
 
 for name in "${@:2}"; do
-  stamp=$( (echo "$toolchain $kubeadm_versions $(uname -m)" && cat "$here/$name"/*) | sha256sum | cut -c1-16)
+  stamp=$( (echo "$toolchain $kubeadm_versions ${foreign:-$(uname -m)}" && cat "$here/$name"/*) | sha256sum | cut -c1-16)
   [ "$(cat "$folder/$name.stamp" 2>/dev/null)" = "$stamp" ] && continue
-  echo "==> building $name from its Go module"
+  echo "==> building $name from its Go module${foreign:+ for $foreign}"
   if [ -z "$work" ]; then
     work=$(mktemp -d)
     find_go
     # What the caller builds for, and how, is nothing to this machine's nodes.
     unset GOOS GOARCH GOFLAGS
+    [ -z "$foreign" ] || export GOARCH=$foreign
     export GOTOOLCHAIN=local GOPROXY=$proxy GOWORK=off CGO_ENABLED=0 GOTELEMETRY=off GOPATH=$work/go
     export GOMODCACHE=${GOMODCACHE:-$work/modules} GOCACHE=${GOCACHE:-$work/cache}
   fi

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use e2e::image::{self, Architecture};
 use e2e::release::{self, IMAGES, REGISTRY, ReleaseIdentity, Sources};
 
 fn main() -> ExitCode {
@@ -28,7 +29,14 @@ fn command() -> Command {
     let version = concat!("v", env!("CARGO_PKG_VERSION"));
     Command::new("release")
         .about("Makes a release of built binaries: DIST/{bin,images}, and with --bundle tarballs, sums and an SBOM")
-        .arg(path("binaries", "the folder of the binaries"))
+        .arg(
+            Arg::new("binaries")
+                .long("binaries")
+                .required(true)
+                .action(ArgAction::Append)
+                .value_parser(binaries)
+                .help("the folder of the binaries, or ARCHITECTURE=FOLDER; several make images for several processors"),
+        )
         .arg(path("cache", "what e2e/images/go.sh and e2e/images/debian.sh filled"))
         .arg(path("dist", "where the release goes; what is there is replaced"))
         .arg(text("repository", REGISTRY, "what images are named under"))
@@ -47,65 +55,119 @@ fn command() -> Command {
         .arg(Arg::new("bundle").long("bundle").action(ArgAction::SetTrue).help("tarballs, sums and an SBOM as well"))
 }
 
+/// A release for one kind of processor: where its parts come from, and the folder for what is made of them.
+struct Part {
+    sources: Sources,
+    folder: PathBuf,
+}
+
 fn run(given: &ArgMatches) -> Result<()> {
-    let path = |name: &str| given.get_one::<PathBuf>(name).with_context(|| format!("no {name}"));
-    let text = |name: &str| given.get_one::<String>(name).cloned().unwrap_or_default();
-    let dist = path("dist")?;
-    let identity = ReleaseIdentity { version: text("release-version"), commit: text("commit"), date: text("date") };
-    identity.check()?;
-    let mut sources = Sources {
-        binaries: path("binaries")?.clone(),
-        cache: path("cache")?.clone(),
-        repository: text("repository"),
-        identity,
-    };
+    let dist = given.get_one::<PathBuf>("dist").context("no dist")?;
+    let mut parts = parts(given, dist)?;
+    let (strip, bundle) = (given.get_flag("strip"), given.get_flag("bundle"));
     let chosen: Vec<&str> = given.get_many::<String>("image").unwrap_or_default().map(String::as_str).collect();
     if !chosen.is_empty() {
-        return some(&mut sources, dist, &chosen, given.get_flag("strip"));
+        return some(&mut parts, dist, &chosen, strip);
     }
-    let (binaries, images) = (dist.join("bin"), dist.join("images"));
-    clean(&[&binaries, &images])?;
-    finish(&mut sources, &binaries, given.get_flag("strip"))?;
-    tell(&release::images(&sources, &images, &IMAGES)?);
-    if given.get_flag("bundle") {
-        release::sbom(&sources, &dist.join("sbom.spdx.json"))?;
-        release::bundle(&sources, &images, dist)?;
+    // What a release for other processors left is not of this one.
+    remove(&["bin", "images", "linux-amd64", "linux-arm64"].map(|name| dist.join(name)))?;
+    for part in &mut parts {
+        let (binaries, images) = (part.folder.join("bin"), part.folder.join("images"));
+        finish(&mut part.sources, &binaries, strip)?;
+        tell(&release::images(&part.sources, &images, &IMAGES)?);
+        if bundle {
+            release::bundle(&part.sources, &images, dist)?;
+        }
+    }
+    if parts.len() > 1 {
+        let folders: Vec<PathBuf> = parts.iter().map(|part| part.folder.join("images")).collect();
+        join(&folders, &dist.join("images"), &IMAGES)?;
+    }
+    if bundle {
+        let architectures: Vec<Architecture> = parts.iter().map(|part| part.sources.architecture).collect();
+        let first = parts.first().context("no binaries")?;
+        release::sbom(&first.sources, &architectures, &dist.join("sbom.spdx.json"))?;
+        release::sum(dist)?;
     }
     Ok(())
 }
 
+/// One part for each folder of binaries; several stand side by side.
+fn parts(given: &ArgMatches, dist: &Path) -> Result<Vec<Part>> {
+    let text = |name: &str| given.get_one::<String>(name).cloned().unwrap_or_default();
+    let identity = ReleaseIdentity { version: text("release-version"), commit: text("commit"), date: text("date") };
+    identity.check()?;
+    let cache = given.get_one::<PathBuf>("cache").context("no cache")?;
+    let folders: Vec<&(Architecture, PathBuf)> = given.get_many("binaries").unwrap_or_default().collect();
+    let several = folders.len() > 1;
+    let part = |(architecture, binaries): &(Architecture, PathBuf)| Part {
+        sources: Sources {
+            binaries: binaries.clone(),
+            cache: cache.clone(),
+            repository: text("repository"),
+            identity: identity.clone(),
+            architecture: *architecture,
+        },
+        folder: if several { dist.join(format!("linux-{}", architecture.image())) } else { dist.to_owned() },
+    };
+    Ok(folders.into_iter().map(part).collect())
+}
+
 /// Makes some images alone; the binaries in them are left nowhere else.
-fn some(sources: &mut Sources, dist: &Path, names: &[&str], strip: bool) -> Result<()> {
-    let binaries = dist.join(".bin");
-    clean(&[&binaries])?;
-    finish(sources, &binaries, strip)?;
-    let made = release::images(sources, dist, names);
-    fs::remove_dir_all(&binaries).with_context(|| format!("cannot remove {}", binaries.display()))?;
-    tell(&made?);
+fn some(parts: &mut [Part], dist: &Path, names: &[&str], strip: bool) -> Result<()> {
+    for part in &mut *parts {
+        let binaries = part.folder.join(".bin");
+        finish(&mut part.sources, &binaries, strip)?;
+        let made = release::images(&part.sources, &part.folder, names);
+        remove(&[binaries])?;
+        tell(&made?);
+    }
+    if parts.len() > 1 {
+        let folders: Vec<PathBuf> = parts.iter().map(|part| part.folder.clone()).collect();
+        join(&folders, dist, names)?;
+        remove(&folders)?;
+    }
+    Ok(())
+}
+
+/// Makes one image for all kinds of processors of each that every folder has for one.
+fn join(folders: &[PathBuf], to: &Path, names: &[&str]) -> Result<()> {
+    for name in names.iter().map(|name| format!("{name}.tar")) {
+        let archives: Vec<PathBuf> = folders.iter().map(|folder| folder.join(&name)).collect();
+        let archives: Vec<&Path> = archives.iter().map(PathBuf::as_path).collect();
+        image::join(&archives, &to.join(&name))?;
+        println!("{}", to.join(&name).display());
+    }
     Ok(())
 }
 
 /// Puts the binaries as they are released into `folder`, where all that follows takes them from.
 fn finish(sources: &mut Sources, folder: &Path, strip: bool) -> Result<()> {
+    remove(&[folder.to_owned()])?;
     release::stamp(sources, folder)?;
     if strip {
-        release::strip(folder)?;
+        release::strip(folder, sources.architecture)?;
     }
     folder.clone_into(&mut sources.binaries);
     Ok(())
+}
+
+/// A folder of binaries, after `ARCHITECTURE=` where they are not for this machine's.
+fn binaries(text: &str) -> Result<(Architecture, PathBuf)> {
+    match text.split_once('=') {
+        Some((architecture, folder)) if !architecture.contains('/') => Ok((architecture.parse()?, folder.into())),
+        _ => Ok((Architecture::default(), text.into())),
+    }
 }
 
 fn tell(archives: &[PathBuf]) {
     archives.iter().for_each(|archive| println!("{}", archive.display()));
 }
 
-/// Empties folders, and makes them.
-fn clean(folders: &[&Path]) -> Result<()> {
-    for folder in folders {
-        if folder.exists() {
-            fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-        }
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+/// Removes what is there of some folders.
+fn remove(folders: &[PathBuf]) -> Result<()> {
+    for folder in folders.iter().filter(|folder| folder.exists()) {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     Ok(())
 }

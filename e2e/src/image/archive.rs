@@ -1,8 +1,9 @@
 //! The file that an image is kept and moved in: an OCI layout that is a `docker save` archive as well, as Docker itself
 //! writes since version 25. containerd, Docker, kind and skopeo each find what they know.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -10,13 +11,15 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType};
 
+use super::Config;
 use super::layer::{Layer, header};
-use super::{Config, architecture};
 
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// The most bytes of an index that is read.
+const LARGEST_INDEX: u64 = 1 << 20;
 
 /// A layer that is written: an open file, at its beginning.
 struct Blob {
@@ -104,22 +107,13 @@ fn save(config: &Config, layers: Vec<Blob>, archive: &Path) -> Result<()> {
     let tag = config.reference.rsplit_once(':').map_or("latest", |(_, tag)| tag);
     listed["annotations"] =
         json!({"io.containerd.image.name": full_name(&config.reference), "org.opencontainers.image.ref.name": tag});
-    listed["platform"] = json!({"architecture": architecture(std::env::consts::ARCH), "os": "linux"});
+    listed["platform"] = json!({"architecture": config.architecture.image(), "os": "linux"});
     let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [listed]});
     let paths: Vec<String> = layers.iter().map(|layer| blob_path(&layer.digest)).collect();
     let docker = json!([{"Config": blob_path(&digest(&document)), "RepoTags": [config.reference], "Layers": paths}]);
 
     let partial = archive.with_extension("partial");
-    let file = File::create(&partial).with_context(|| format!("cannot write {}", partial.display()))?;
-    let mut out = Builder::new(BufWriter::with_capacity(1 << 20, file));
-    for folder in ["blobs/", "blobs/sha256/"] {
-        let mut header = header();
-        header.set_entry_type(EntryType::Directory);
-        header.set_mode(0o755);
-        out.append_data(&mut header, folder, io::empty())?;
-    }
-    append(&mut out, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-    append(&mut out, "index.json", &serde_json::to_vec(&index)?)?;
+    let mut out = layout(&partial, &index)?;
     append(&mut out, "manifest.json", &serde_json::to_vec(&docker)?)?;
     append(&mut out, &blob_path(&digest(&document)), &document)?;
     append(&mut out, &blob_path(&digest(&manifest)), &manifest)?;
@@ -133,6 +127,78 @@ fn save(config: &Config, layers: Vec<Blob>, archive: &Path) -> Result<()> {
     }
     out.into_inner()?.flush()?;
     fs::rename(&partial, archive).with_context(|| format!("cannot write {}", archive.display()))
+}
+
+/// Begins an OCI layout.
+fn layout(path: &Path, index: &Value) -> Result<Builder<BufWriter<File>>> {
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut out = Builder::new(BufWriter::with_capacity(1 << 20, file));
+    for folder in ["blobs/", "blobs/sha256/"] {
+        let mut header = header();
+        header.set_entry_type(EntryType::Directory);
+        header.set_mode(0o755);
+        out.append_data(&mut header, folder, io::empty())?;
+    }
+    append(&mut out, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+    append(&mut out, "index.json", &serde_json::to_vec(index)?)?;
+    Ok(out)
+}
+
+/// Makes one image of several that are the same for different processors: an OCI layout whose index leads to an index of
+/// them. `docker save` has no form for that.
+///
+/// # Errors
+/// When a file cannot be read or written, or one is no archive of a single image.
+pub fn join(archives: &[&Path], to: &Path) -> Result<()> {
+    let mut images = Vec::new();
+    for archive in archives {
+        images.push(single(archive).with_context(|| format!("{} has no image", archive.display()))?);
+    }
+    let annotations = images.first().map(|image| image["annotations"].clone()).context("no images to join")?;
+    for image in &mut images {
+        let of_all = image.as_object_mut().and_then(|image| image.remove("annotations"));
+        anyhow::ensure!(of_all.as_ref() == Some(&annotations), "the images have different names");
+    }
+    let inner = serde_json::to_vec(&json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": images}))?;
+    let mut listed = descriptor(INDEX, &digest(&inner), inner.len() as u64);
+    listed["annotations"] = annotations;
+    let partial = to.with_extension("partial");
+    let mut out = layout(&partial, &json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [listed]}))?;
+    append(&mut out, &blob_path(&digest(&inner)), &inner)?;
+    let mut written = BTreeSet::new();
+    for archive in archives {
+        for entry in open(archive)?.entries()? {
+            let mut entry = entry?;
+            let path = entry.path()?.display().to_string();
+            // Images share layers.
+            if path.starts_with("blobs/sha256/") && !path.ends_with('/') && written.insert(path.clone()) {
+                let size = entry.size();
+                append_from(&mut out, &path, size, &mut entry)?;
+            }
+        }
+    }
+    out.into_inner()?.flush()?;
+    fs::rename(&partial, to).with_context(|| format!("cannot write {}", to.display()))
+}
+
+fn open(archive: &Path) -> Result<tar::Archive<BufReader<File>>> {
+    let file = File::open(archive).with_context(|| format!("cannot read {}", archive.display()))?;
+    Ok(tar::Archive::new(BufReader::with_capacity(1 << 20, file)))
+}
+
+/// The descriptor of an archive's only image.
+fn single(archive: &Path) -> Result<Value> {
+    for entry in open(archive)?.entries()? {
+        let mut entry = entry?;
+        if entry.path()?.as_os_str() == "index.json" {
+            let mut text = Vec::new();
+            entry.by_ref().take(LARGEST_INDEX).read_to_end(&mut text)?;
+            let mut index: Value = serde_json::from_slice(&text)?;
+            let listed = index["manifests"].as_array_mut().filter(|listed| listed.len() == 1).and_then(Vec::pop);
+            return listed.filter(|image| image["mediaType"] == MANIFEST).context("its index lists other than one");
+        }
+    }
+    anyhow::bail!("it has no index")
 }
 
 /// The OCI image configuration.
@@ -153,7 +219,7 @@ fn document(config: &Config, layers: &[Blob]) -> Value {
         process["Labels"] = json!(config.labels);
     }
     json!({
-        "architecture": architecture(std::env::consts::ARCH),
+        "architecture": config.architecture.image(),
         "os": "linux",
         "created": created,
         "config": process,
@@ -190,6 +256,56 @@ mod tests {
 
     use super::*;
 
+    fn files(archive: &Path) -> BTreeMap<String, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        for entry in open(archive).expect("readable").entries().expect("entries") {
+            let mut entry = entry.expect("an entry");
+            let path = entry.path().expect("a path").display().to_string();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).expect("readable");
+            assert!(files.insert(path, bytes).is_none(), "a path comes once");
+        }
+        files
+    }
+
+    #[test]
+    fn images_for_several_processors_are_one_image() {
+        let folder = std::env::temp_dir().join(format!("archives-{}", std::process::id()));
+        let mut same = Layer::default();
+        same.text("/etc/a", "a".into());
+        let made = ["amd64", "arm64"].map(|name| {
+            let mut own = Layer::default();
+            own.text("/program", name.into());
+            let architecture = name.parse().expect("known");
+            let config = Config { reference: "r.example/x:v1".into(), architecture, ..Config::default() };
+            let file = folder.join(format!("{name}.tar"));
+            write(&config, &[&same, &own], &file).expect("written");
+            file
+        });
+        let joined = folder.join("joined.tar");
+        join(&made.each_ref().map(std::path::PathBuf::as_path), &joined).expect("joined");
+        let files = files(&joined);
+        let read = |descriptor: &Value| -> Value {
+            let digest = descriptor["digest"].as_str().and_then(|text| text.strip_prefix("sha256:")).expect("a digest");
+            assert_eq!(descriptor["size"], files[&blob_path(digest)].len());
+            serde_json::from_slice(&files[&blob_path(digest)]).expect("JSON")
+        };
+        let index: Value = serde_json::from_slice(&files["index.json"]).expect("JSON");
+        let listed = index["manifests"].as_array().expect("a list");
+        assert_eq!((listed.len(), &listed[0]["mediaType"]), (1, &json!(INDEX)));
+        assert_eq!(listed[0]["annotations"]["io.containerd.image.name"], "r.example/x:v1");
+        let inner = read(&listed[0]);
+        let kinds: Vec<&Value> = inner["manifests"].as_array().expect("a list").iter().collect();
+        assert_eq!(kinds.len(), 2);
+        for (image, name) in kinds.iter().zip(["amd64", "arm64"]) {
+            assert_eq!(image["platform"]["architecture"], name);
+            assert_eq!(read(&read(image)["config"])["architecture"], name);
+        }
+        assert!(!files.contains_key("manifest.json"), "docker save knows one image by a name");
+        assert!(join(&[&joined, &made[0]], &folder.join("again.tar")).is_err(), "names and forms differ");
+        fs::remove_dir_all(folder).expect("clean");
+    }
+
     /// Digests and sizes in the documents are those of the entries that they refer to.
     #[test]
     fn an_archive_is_an_oci_layout_and_a_docker_archive() {
@@ -204,14 +320,7 @@ mod tests {
         write(&config, &[&base, &top, &base], &file).expect("written");
         assert!(first == fs::read(&file).expect("readable"), "the same again");
 
-        let mut files = BTreeMap::new();
-        for entry in tar::Archive::new(first.as_slice()).entries().expect("entries") {
-            let mut entry = entry.expect("an entry");
-            let path = entry.path().expect("a path").display().to_string();
-            let mut bytes = Vec::new();
-            entry.read_to_end(&mut bytes).expect("readable");
-            assert!(files.insert(path, bytes).is_none(), "a path comes once");
-        }
+        let files = files(&file);
         let read = |path: &str| serde_json::from_slice::<Value>(&files[path]).expect("JSON");
         let follow = |descriptor: &Value| {
             let path = blob_path(

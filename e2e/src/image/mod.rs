@@ -1,5 +1,6 @@
 //! Images made offline: of programs and folders of this machine ([`Layer`]), or of a root file system's tar.
 
+mod architecture;
 mod archive;
 mod layer;
 
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-pub use archive::write;
+pub use architecture::Architecture;
+pub use archive::{join, write};
 pub use layer::Layer;
 
 use crate::layout::PAUSE_IMAGE;
@@ -34,6 +36,8 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// The time of its making, as in RFC 3339; the beginning of 1970 unless said.
     pub created: Option<String>,
+    /// The processors that its programs are for.
+    pub architecture: Architecture,
 }
 
 /// Builds the pause image unless it is there, and returns its archive.
@@ -46,7 +50,7 @@ pub fn pause(folder: &Path) -> Result<PathBuf> {
         return Ok(archive);
     }
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let program = pause_program(folder)?;
+    let program = pause_program(folder, Architecture::default())?;
     let mut layer = Layer::default();
     layer.program("/pause", &program);
     let config = Config {
@@ -66,17 +70,17 @@ pub const PAUSE_USER: &str = "65535:65535";
 ///
 /// # Errors
 /// When the C compiler fails.
-pub fn pause_program(folder: &Path) -> Result<PathBuf> {
+pub fn pause_program(folder: &Path, architecture: Architecture) -> Result<PathBuf> {
     let version = PAUSE_IMAGE.rsplit_once(':').map_or("", |(_, version)| version);
-    static_program(folder, "pause", &format!("#define VERSION \"{version}\"\n{PAUSE_SOURCE}"))
+    static_program(folder, "pause", &format!("#define VERSION \"{version}\"\n{PAUSE_SOURCE}"), architecture)
 }
 
 /// Compiles a static C program into `folder`.
-pub(crate) fn static_program(folder: &Path, name: &str, source: &str) -> Result<PathBuf> {
+pub(crate) fn static_program(folder: &Path, name: &str, source: &str, architecture: Architecture) -> Result<PathBuf> {
     let (file, program) = (folder.join(format!("{name}.c")), folder.join(name));
     fs::write(&file, source).with_context(|| format!("cannot write {}", file.display()))?;
     let text = |path: &Path| path.display().to_string();
-    run("gcc", &["-static", "-Os", "-s", "-Wall", "-Werror", "-o", &text(&program), &text(&file)])?;
+    run(&architecture.tool("gcc"), &["-static", "-Os", "-s", "-Wall", "-Werror", "-o", &text(&program), &text(&file)])?;
     Ok(program)
 }
 
@@ -103,25 +107,4 @@ pub fn program(folder: &Path, name: &str, program: &Path, reference: &str) -> Re
 pub fn wrap(layer: &Path, config: &Config, archive: &Path) -> Result<()> {
     archive::wrap(config, layer, archive)?;
     fs::remove_file(layer).with_context(|| format!("cannot remove {}", layer.display()))
-}
-
-/// Returns the name that images have for the architecture that Rust calls `machine`.
-pub(crate) fn architecture(machine: &str) -> &str {
-    match machine {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn images_name_architectures_as_containerd_does() {
-        for (machine, named) in [("x86_64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")] {
-            assert_eq!(architecture(machine), named);
-        }
-    }
 }

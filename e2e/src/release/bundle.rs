@@ -16,12 +16,12 @@ use crate::image::Layer;
 const IMAGED: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"];
 
 /// Writes the tarballs of the server and the node into `folder`, with binaries from `sources` and image archives from
-/// `images`, and the sums of all files there.
+/// `images`.
 ///
 /// # Errors
 /// When a file cannot be read or written.
 pub fn bundle(sources: &Sources, images: &Path, folder: &Path) -> Result<()> {
-    let arch = crate::image::architecture(std::env::consts::ARCH);
+    let arch = sources.architecture.image();
     let mut server = Layer::default();
     for name in BINARIES {
         server.program(&format!("kubernetes/server/bin/{name}"), &sources.binaries.join(name));
@@ -38,7 +38,14 @@ pub fn bundle(sources: &Sources, images: &Path, folder: &Path) -> Result<()> {
         node.program(&format!("kubernetes/node/bin/{name}"), &sources.binaries.join(name));
     }
     node.file("kubernetes/LICENSES", &license);
-    compress(&node, &folder.join(format!("kubernetes-node-linux-{arch}.tar.gz")))?;
+    compress(&node, &folder.join(format!("kubernetes-node-linux-{arch}.tar.gz")))
+}
+
+/// Writes the sums of all files in a release.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn sum(folder: &Path) -> Result<()> {
     sums::<Sha256>(folder, "SHA256SUMS")?;
     sums::<Sha512>(folder, "SHA512SUMS")
 }
@@ -80,7 +87,60 @@ fn sums<H: sha2::Digest + io::Write>(folder: &Path, name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+
+    use super::super::tests::sources;
     use super::*;
+
+    /// Paths of a tarball with their modes and texts.
+    fn entries(tarball: &Path) -> BTreeMap<String, (u32, String)> {
+        let mut archive = tar::Archive::new(GzDecoder::new(File::open(tarball).expect("a tarball")));
+        let mut found = BTreeMap::new();
+        for entry in archive.entries().expect("entries") {
+            let mut entry = entry.expect("an entry");
+            let path = entry.path().expect("a path").display().to_string();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).expect("text");
+            found.insert(path, (entry.header().mode().expect("a mode"), text));
+        }
+        found.retain(|path, _| !path.ends_with('/'));
+        found
+    }
+
+    /// As `kubernetes-server-linux-amd64.tar.gz` and `kubernetes-node-linux-amd64.tar.gz` of upstream have it, which
+    /// scripts for machines without a network unpack and import.
+    #[test]
+    fn tarballs_have_upstreams_layout_and_are_the_same_bytes_again() {
+        let work = std::env::temp_dir().join(format!("bundle-{}", std::process::id()));
+        let (binaries, images, dist) = (work.join("bin"), work.join("images"), work.join("dist"));
+        for folder in [&binaries, &images, &dist] {
+            fs::create_dir_all(folder).expect("a folder");
+        }
+        BINARIES.iter().for_each(|name| fs::write(binaries.join(name), format!("binary {name}")).expect("a file"));
+        IMAGED.iter().for_each(|name| fs::write(images.join(format!("{name}.tar")), "image").expect("a file"));
+        let own = sources(super::super::REGISTRY);
+        let sources = Sources { binaries, architecture: "arm64".parse().expect("known"), ..own };
+        bundle(&sources, &images, &dist).expect("bundled");
+        let names = ["kubernetes-server-linux-arm64.tar.gz", "kubernetes-node-linux-arm64.tar.gz"];
+        let first = names.map(|name| fs::read(dist.join(name)).expect("a tarball"));
+        let server = entries(&dist.join(names[0]));
+        let mut expected = vec!["kubernetes/LICENSES".to_owned(), "kubernetes/server/bin/kubelet".to_owned()];
+        for name in IMAGED {
+            expected.extend(["", ".docker_tag", ".tar"].map(|end| format!("kubernetes/server/bin/{name}{end}")));
+        }
+        expected.sort();
+        assert_eq!(server.keys().cloned().collect::<Vec<_>>(), expected);
+        assert_eq!(server["kubernetes/server/bin/kubelet"], (0o755, "binary kubelet".to_owned()));
+        assert_eq!(server["kubernetes/server/bin/kube-proxy.docker_tag"].1, "v1.35.4_ironclad.1");
+        let node: Vec<String> = entries(&dist.join(names[1])).into_keys().collect();
+        assert_eq!(node, ["kubernetes/LICENSES", "kubernetes/node/bin/kube-proxy", "kubernetes/node/bin/kubelet"]);
+        bundle(&sources, &images, &dist).expect("bundled");
+        assert!(first == names.map(|name| fs::read(dist.join(name)).expect("a tarball")), "other bytes");
+        fs::remove_dir_all(work).expect("clean");
+    }
 
     #[test]
     fn sums_are_those_that_sha256sum_checks() {

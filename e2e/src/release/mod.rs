@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-pub use bundle::bundle;
+pub use bundle::{bundle, sum};
 pub use identity::ReleaseIdentity;
 pub use sbom::sbom;
 
-use crate::image::{self, Config, Layer};
+use crate::image::{self, Architecture, Config, Layer};
 
 /// Upstream's registry.
 pub const REGISTRY: &str = "registry.k8s.io";
@@ -24,7 +24,7 @@ pub const BINARIES: [&str; 5] =
 /// The program that the chart runs as Jobs beside a control plane.
 const BOOTSTRAP: &str = "control-plane-bootstrap";
 /// Every image of a release.
-pub const IMAGES: [&str; 8] = [
+pub const IMAGES: [&str; 10] = [
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
@@ -33,13 +33,17 @@ pub const IMAGES: [&str; 8] = [
     "etcd",
     "coredns",
     "pause",
+    "proxy-server",
+    "proxy-agent",
 ];
 /// The versions of what comes beside them, as `kubeadm config images list` of this release names them.
 const ETCD: &str = "3.6.6-0";
 const COREDNS: &str = "v1.13.1";
 const PAUSE: &str = "3.10.1";
-/// The user that upstream's CoreDNS runs as: `nonroot` of its base image.
-const COREDNS_USER: &str = "65532:65532";
+/// Version of konnectivity's server and agent, which the chart asks for.
+const KONNECTIVITY: &str = "v0.34.0";
+/// The user that upstream's CoreDNS and konnectivity run as: `nonroot` of their base image.
+const NONROOT: &str = "65532:65532";
 const PATHS: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const IPTABLES_MODE: &str = include_str!("../../images/iptables/mode.c");
 
@@ -54,26 +58,37 @@ pub struct Sources {
     pub repository: String,
     /// The version, commit and date that the binaries tell.
     pub identity: ReleaseIdentity,
+    /// The processors that the binaries are for.
+    pub architecture: Architecture,
 }
 
 impl Sources {
     fn go(&self, program: &str) -> PathBuf {
-        self.cache.join("go").join(program)
+        self.cache.join(format!("go{}", self.architecture.suffix())).join(program)
     }
 
     fn debian(&self) -> PathBuf {
-        self.cache.join("debian")
+        self.cache.join(format!("debian{}", self.architecture.suffix()))
     }
 
-    /// The image of a part. CoreDNS has a folder of its own in upstream's registry, and nowhere else.
+    /// The image of a part. CoreDNS has a folder of its own in upstream's registry and nowhere else, konnectivity everywhere.
     fn reference(&self, name: &str, tag: &str) -> String {
-        let folder = if name == "coredns" && self.repository == REGISTRY { "coredns/" } else { "" };
+        let folder = match name {
+            "coredns" if self.repository == REGISTRY => "coredns/",
+            "proxy-server" | "proxy-agent" => "kas-network-proxy/",
+            _ => "",
+        };
         format!("{}/{folder}{name}:{tag}", self.repository)
     }
 
     /// Configuration of an image that is not ours: the same in every release, as its tag is.
     fn foreign(&self, name: &str, tag: &str) -> Config {
-        Config { reference: self.reference(name, tag), environment: vec![PATHS.into()], ..Config::default() }
+        Config {
+            reference: self.reference(name, tag),
+            environment: vec![PATHS.into()],
+            architecture: self.architecture,
+            ..Config::default()
+        }
     }
 
     fn config(&self, name: &str, tag: &str) -> Config {
@@ -109,10 +124,10 @@ pub fn stamp(sources: &Sources, folder: &Path) -> Result<()> {
 ///
 /// # Errors
 /// When `strip` fails.
-pub fn strip(folder: &Path) -> Result<()> {
+pub fn strip(folder: &Path, architecture: Architecture) -> Result<()> {
     let files: Vec<String> = programs().map(|name| folder.join(name).display().to_string()).collect();
     let arguments: Vec<&str> = ["--strip-debug"].into_iter().chain(files.iter().map(String::as_str)).collect();
-    crate::shell::run("strip", &arguments).map(|_| ())
+    crate::shell::run(&architecture.tool("strip"), &arguments).map(|_| ())
 }
 
 /// Writes images into `folder`, each an archive `NAME.tar`; `sources.binaries` are stamped already.
@@ -143,8 +158,11 @@ fn config(sources: &Sources, name: &str) -> Config {
     let entrypoint = vec![format!("/{name}")];
     match name {
         "etcd" => sources.foreign(name, ETCD),
-        "coredns" => Config { entrypoint, user: COREDNS_USER.into(), ..sources.foreign(name, COREDNS) },
+        "coredns" => Config { entrypoint, user: NONROOT.into(), ..sources.foreign(name, COREDNS) },
         "pause" => Config { entrypoint, user: image::PAUSE_USER.into(), ..sources.foreign(name, PAUSE) },
+        "proxy-server" | "proxy-agent" => {
+            Config { entrypoint, user: NONROOT.into(), ..sources.foreign(name, KONNECTIVITY) }
+        }
         _ => sources.config(name, &sources.identity.tag()),
     }
 }
@@ -166,7 +184,10 @@ fn layers(sources: &Sources, work: &Path, name: &str) -> Result<Vec<Layer>> {
             layer.binding_program("/coredns", &sources.go(name));
         }
         "pause" => {
-            layer.program("/pause", &image::pause_program(work)?);
+            layer.program("/pause", &image::pause_program(work, sources.architecture)?);
+        }
+        "proxy-server" | "proxy-agent" => {
+            layer.program(&format!("/{name}"), &sources.go(name));
         }
         _ => bail!("there is no image {name}; images are {}", IMAGES.join(", ")),
     }
@@ -217,7 +238,7 @@ fn authorities(folder: &Path) -> Result<String> {
 fn rules(sources: &Sources, work: &Path) -> Result<Layer> {
     let debian = sources.debian();
     let mut layer = Layer::default();
-    let libraries = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let libraries = sources.architecture.libraries();
     for path in ["bin", "sbin", "lib", "etc/protocols", "etc/services", "etc/ethertypes"] {
         layer.copy(&debian, path)?;
     }
@@ -235,7 +256,7 @@ fn rules(sources: &Sources, work: &Path) -> Result<Layer> {
     for name in ["conntrack", "ipset", "nft", "xtables-legacy-multi", "xtables-nft-multi"] {
         layer.copy(&debian, &format!("usr/sbin/{name}"))?;
     }
-    let mode = image::static_program(work, "iptables-mode", IPTABLES_MODE)?;
+    let mode = image::static_program(work, "iptables-mode", IPTABLES_MODE, sources.architecture)?;
     layer.program("/usr/sbin/iptables-mode", &mode);
     for family in ["iptables", "ip6tables"] {
         for what in ["", "-save", "-restore"] {
@@ -246,10 +267,10 @@ fn rules(sources: &Sources, work: &Path) -> Result<Layer> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn sources(repository: &str) -> Sources {
+    pub(crate) fn sources(repository: &str) -> Sources {
         Sources {
             binaries: PathBuf::new(),
             cache: PathBuf::new(),
@@ -259,6 +280,7 @@ mod tests {
                 commit: "0".repeat(40),
                 date: "1970-01-01T00:00:00Z".into(),
             },
+            architecture: Architecture::default(),
         }
     }
 
@@ -282,9 +304,35 @@ mod tests {
         let of = |name: &str| config(&sources, name).reference;
         assert_eq!(of(BOOTSTRAP), "registry.k8s.io/control-plane-bootstrap:v1.35.4_ironclad.1");
         assert_eq!(of("etcd"), format!("registry.k8s.io/etcd:{ETCD}"));
-        assert!(
-            values.contains(&format!("etcdTag: {ETCD}\n")) && values.contains(&format!("repository: {REGISTRY}\n"))
-        );
+        assert_eq!(of("proxy-agent"), format!("registry.k8s.io/kas-network-proxy/proxy-agent:{KONNECTIVITY}"));
+        for line in [
+            format!("repository: {REGISTRY}\n"),
+            format!("etcdTag: {ETCD}\n"),
+            format!("konnectivityTag: {KONNECTIVITY}\n"),
+        ] {
+            assert!(values.contains(&line), "{line}");
+        }
+    }
+
+    /// The module that konnectivity is built from is of the version that its images say.
+    #[test]
+    fn konnectivity_is_of_the_version_of_its_tag() {
+        let module = include_str!("../../images/konnectivity/go.mod");
+        assert!(module.contains(&format!("sigs.k8s.io/apiserver-network-proxy {KONNECTIVITY} ")));
+    }
+
+    /// The users of upstream's images, which manifests that name none rely on.
+    #[test]
+    fn images_are_run_by_the_users_of_upstreams() {
+        let sources = sources(REGISTRY);
+        for name in IMAGES {
+            let expected = match name {
+                "coredns" | "proxy-server" | "proxy-agent" => "65532:65532",
+                "pause" => "65535:65535",
+                _ => "",
+            };
+            assert_eq!(config(&sources, name).user, expected, "{name}");
+        }
     }
 
     #[test]

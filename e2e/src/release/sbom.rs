@@ -1,5 +1,5 @@
-//! A list of everything that a release contains, as an SPDX 2.3 document: the crates of the binaries, the Go modules of etcd
-//! and CoreDNS, and the Debian packages of the images.
+//! A list of everything that a release contains, as an SPDX 2.3 document: the crates of the binaries, the Go modules of
+//! etcd, CoreDNS and konnectivity, and the Debian packages of the images.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,14 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Sources;
+use crate::image::Architecture;
 
 const LOCK: &str = include_str!("../../../Cargo.lock");
-const MODULES: [(&str, &str); 2] =
-    [("etcd", include_str!("../../images/etcd/go.mod")), ("coredns", include_str!("../../images/coredns/go.mod"))];
+const MODULES: [(&str, &str); 3] = [
+    ("etcd", include_str!("../../images/etcd/go.mod")),
+    ("coredns", include_str!("../../images/coredns/go.mod")),
+    ("konnectivity", include_str!("../../images/konnectivity/go.mod")),
+];
 
 /// A part: its name, version, and where it is from as a package URL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,16 +27,18 @@ struct BillItem {
     sum: Option<String>,
 }
 
-/// Writes the document to `file`.
+/// Writes the document, of a release for these processors, to `file`.
 ///
 /// # Errors
 /// When the list of Debian packages cannot be read or `file` not be written.
-pub fn sbom(sources: &Sources, file: &Path) -> Result<()> {
-    let list = sources.cache.join("debian.packages");
-    let debian = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+pub fn sbom(sources: &Sources, architectures: &[Architecture], file: &Path) -> Result<()> {
     let mut parts = crates(LOCK);
     parts.extend(MODULES.iter().flat_map(|(_, text)| modules(text)));
-    parts.extend(packages(&debian));
+    for architecture in architectures {
+        let list = sources.cache.join(format!("debian{}.packages", architecture.suffix()));
+        let debian = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+        parts.extend(packages(&debian));
+    }
     parts.sort();
     parts.dedup();
     let text = serde_json::to_vec_pretty(&document(sources, &parts))?;
