@@ -32,8 +32,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $override -}}
 {{- else -}}
 {{- $tag := default .root.Chart.AppVersion $images.tag -}}
-{{- printf "%s/%s:%s" $images.repository .name (ternary $images.etcdTag $tag (eq .name "etcd")) -}}
+{{- if eq .name "etcd" -}}{{- $tag = $images.etcdTag -}}{{- end -}}
+{{- if hasPrefix "konnectivity" .key -}}{{- $tag = $images.konnectivityTag -}}{{- end -}}
+{{- printf "%s/%s:%s" $images.repository .name $tag -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The release that the control plane is of: its tag, unless that is no version. */}}
+{{- define "control-plane.version" -}}
+{{- $tag := .Values.images.tag -}}
+{{- ternary ($tag | replace "_" "+") .Chart.AppVersion (regexMatch "^v[0-9]+[.][0-9]+[.][0-9]+([_-].*)?$" $tag) -}}
 {{- end -}}
 
 {{/* The Service as pods beside it reach it. */}}
@@ -130,6 +138,9 @@ tolerations:
 {{- range .Values.endpoint.serverNames }}
 - --server-name={{ . }}
 {{- end }}
+{{- if .Values.konnectivity.enabled }}
+- --konnectivity={{ include "control-plane.konnectivityEndpoint" . }}
+{{- end }}
 - --label=app.kubernetes.io/instance={{ .Release.Name }}
 - --label=app.kubernetes.io/part-of=ironclad
 {{- end -}}
@@ -183,7 +194,7 @@ spec:
 - apiGroups: [""]
   resources: [secrets]
   resourceNames:
-    {{- range list "ca" "etcd" "apiserver" "admin" "controller-manager" "scheduler" "kube-proxy" "join" }}
+    {{- range list "ca" "etcd" "apiserver" "admin" "controller-manager" "scheduler" "kube-proxy" "konnectivity" "join" }}
     - {{ $name }}-{{ . }}
     {{- end }}
   verbs: [get, patch, delete]
@@ -191,4 +202,14 @@ spec:
   resources: [services]
   resourceNames: [{{ $name }}]
   verbs: [get]
+{{- if .Values.konnectivity.enabled }}
+# The tunnel's server reads its certificate once: pods that have the one before are replaced.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
+- apiGroups: [apps]
+  resources: [deployments]
+  resourceNames: [{{ $name }}-apiserver]
+  verbs: [get, patch]
+{{- end }}
 {{- end -}}
