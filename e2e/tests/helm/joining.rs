@@ -44,8 +44,7 @@ pub fn by_node_port(cluster: &Cluster, tenant: &Tenant) -> Joined {
         if said.out == "True" { Ok(()) } else { Err(said.out + &said.err) }
     });
     approve_serving(cluster, tenant);
-    let archive = e2e_image("busybox");
-    node::load(layout, node, &archive).expect("the node takes an image");
+    joined.load(&image("busybox"));
     let web =
         ["run", "web", "--image=busybox:1.36", "--restart=Never", "--", "sh", "-c", "echo started; exec sleep 10000"];
     let said = tenant.try_kubectl(&web);
@@ -58,7 +57,8 @@ pub fn by_node_port(cluster: &Cluster, tenant: &Tenant) -> Joined {
     joined
 }
 
-fn e2e_image(name: &str) -> std::path::PathBuf {
+/// The archive of an image that is built once.
+pub fn image(name: &str) -> std::path::PathBuf {
     let home = std::env::var("HOME").unwrap_or("/root".into());
     let cache = std::env::var("CACHE").unwrap_or(format!("{home}/.cache/ironclad"));
     std::path::PathBuf::from(cache).join("images").join(format!("{name}.tar"))
@@ -95,6 +95,21 @@ impl Joined {
                 shell.err
             );
             std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+
+    /// Imports an archive of images.
+    pub fn load(&self, archive: &std::path::Path) {
+        node::load(&self.layout, &self.node, archive).expect("the node takes an image");
+    }
+
+    /// Lets nobody in any more, neither to the node nor to its pods: what a node behind NAT is like. It goes out as before.
+    pub fn hide(&self) {
+        for chain in ["INPUT", "FORWARD"] {
+            let rule = ["-w", "-I", chain, "-i", "eth0", "-m", "conntrack", "--ctstate", "NEW", "-j", "DROP"];
+            let exec = ["netns", "exec", self.node.namespace.as_str(), "iptables"];
+            let said = run("ip", &[&exec[..], &rule].concat(), None);
+            assert!(said.ok, "{}", said.err);
         }
     }
 

@@ -1,13 +1,13 @@
-//! The chart of a control plane in a cluster of its own: two tenants side by side, a node that joins one, an upgrade under
-//! load, and nothing left in the end.
+//! The chart of a control plane in a cluster of its own: two tenants side by side, a node that joins one and then is
+//! reached through a tunnel alone, an upgrade under load, and nothing left in the end.
 
 #![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
 mod addons;
-#[allow(dead_code, reason = "the phases of the other clusters ask for more")]
 mod images;
 mod joining;
 mod tenant;
+mod tunnel;
 
 use std::path::PathBuf;
 
@@ -15,8 +15,9 @@ use e2e::testing::{Cluster, Said, run};
 use tenant::Tenant;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/charts/control-plane");
-/// The release of the images that an upgrade goes to.
-const NEXT: &str = "v1.35.4-next";
+/// The release of the chart's images, and the one that an upgrade goes to.
+const VERSION: &str = "v1.35.4";
+const NEXT: &str = "v1.35.5";
 /// Values of the tenant that a node joins, beside the defaults.
 const WITH_NODES: [&str; 7] = [
     "--set=etcd.persistence.enabled=false",
@@ -28,7 +29,7 @@ const WITH_NODES: [&str; 7] = [
     "--set=apiServer.shutdownDelaySeconds=5",
 ];
 /// Values that make every kind of object there is.
-const VARIANTS: [&[&str]; 3] = [
+const VARIANTS: [&[&str]; 4] = [
     &["--set=etcd.replicas=3", "--set=certificates.retain=true", "--set=bootstrapToken.hours=0"],
     &[
         "--set=service.type=LoadBalancer",
@@ -36,6 +37,7 @@ const VARIANTS: [&[&str]; 3] = [
         "--set=apiServer.replicas=1",
     ],
     &WITH_NODES,
+    &["--set=konnectivity.enabled=true", "--set=konnectivity.mode=http-connect", "--set=konnectivity.endpoint.host=t1"],
 ];
 
 #[test]
@@ -54,20 +56,31 @@ fn tenants_live_in_a_cluster() {
     }
     helm.must(&cluster, &["lint", CHART, "--strict"]);
     is_accepted(&cluster, &helm);
-    images::load(&cluster, NEXT);
+    let agent = images::load(&cluster, [VERSION, NEXT]);
     cluster.kubectl("create namespace tenants");
-    let first = Tenant::install(&cluster, &helm, "t1", &WITH_NODES);
+    let mut first = Tenant::install(&cluster, &helm, "t1", &WITH_NODES);
     first.works(&helm);
+    first.knows_time_zones();
     // With volumes the second has three members of etcd.
     let storage = addons::local_path(&cluster);
     let values = if storage { "--set=etcd.replicas=3" } else { "--set=etcd.persistence.enabled=false" };
-    let second = Tenant::install(&cluster, &helm, "t2", &[values]);
+    let second = Tenant::install(&cluster, &helm, "t2", &["--set=service.type=LoadBalancer", values]);
+    second.is_behind_its_load_balancer();
     second.survives_a_lost_member(&helm, storage);
     addons::metrics_server(&cluster);
     second.is_apart_from(&first);
     let node = joining::by_node_port(&cluster, &first);
-    first.is_upgraded_under_load(&helm, NEXT);
-    first.is_rolled_back(&helm);
+    let tunnel = match agent {
+        Some(image) => tunnel::is_needed(&cluster, &helm, &mut first, &node, &image),
+        None => {
+            eprintln!("SKIPPED: konnectivity, because it was not built; build it with: make chart-images");
+            false
+        }
+    };
+    let before = if tunnel { "2" } else { "1" };
+    first.is_upgraded_under_load(&helm, NEXT, if tunnel { &[tunnel::OTHER_MODE] } else { &[] });
+    node.still_works(&first);
+    first.is_rolled_back(&helm, before);
     node.still_works(&first);
     node.stop();
     second.uninstall(&helm);
@@ -82,9 +95,12 @@ fn is_accepted(cluster: &Cluster, helm: &Helm) {
         let rendered = helm.must(cluster, &[&["template", "t1", CHART, "--kube-version=1.35"], values].concat());
         cluster.feed("apply --dry-run=server --validate=strict -f -", &rendered);
     }
+    let with_nodes = "--set=service.type=NodePort,service.nodePort=30443,endpoint.host=10.89.0.11".to_owned();
     for (values, told) in [
         (["--set=service.type=NodePort", "--set=service.nodePort=30443"], "service.type NodePort needs endpoint.host"),
         (["--set=etcd.replicas=3", "--set=etcd.persistence.enabled=false"], "etcd.replicas 3 needs etcd.persistence"),
+        (["--set=konnectivity.enabled=true", &with_nodes], "service.type NodePort needs konnectivity.nodePort"),
+        (["--set=konnectivity.mode=tcp", "--set=service.type=ClusterIP"], "/konnectivity/mode"),
         (["--set=etcd.replicas=2", "--set=service.type=ClusterIP"], "/etcd/replicas"),
         (["--set=apiServer.replica=2", "--set=service.type=ClusterIP"], "additional properties 'replica'"),
     ] {

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::Value;
 
-use crate::{CHART, Helm};
+use crate::{CHART, Helm, VERSION};
 use e2e::testing::{Cluster, Said, run, text};
 
 const NAMESPACE: &str = "tenants";
@@ -58,9 +59,14 @@ impl<'a> Tenant<'a> {
         said.out
     }
 
+    /// The chart's own test passes.
+    pub fn passes_its_test(&self, helm: &Helm) {
+        helm.must(self.host, &["test", &self.name, "-n", NAMESPACE, "--timeout=2m"]);
+    }
+
     /// The chart's own test passes, the administrator gets in, and nodes find all that `kubeadm join` asks for.
     pub fn works(&self, helm: &Helm) {
-        helm.must(self.host, &["test", &self.name, "-n", NAMESPACE, "--timeout=2m"]);
+        self.passes_its_test(helm);
         assert_eq!(self.kubectl("get --raw /readyz"), "ok");
         for (namespace, map) in
             [("kube-public", "cluster-info"), ("kube-system", "kubeadm-config"), ("kube-system", "kubelet-config")]
@@ -88,20 +94,53 @@ impl<'a> Tenant<'a> {
         }
     }
 
+    /// Images have the zones that schedules are in.
+    pub fn knows_time_zones(&self) {
+        let manifest = |zone: &str| {
+            format!(
+                r#"{{"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {{"name": "zoned"}}, "spec": {{
+                "schedule": "0 0 1 1 *", "timeZone": "{zone}", "jobTemplate": {{"spec": {{"template": {{"spec": {{
+                "restartPolicy": "Never", "containers": [{{"name": "c", "image": "busybox:1.36"}}]}}}}}}}}}}}}"#
+            )
+        };
+        let config = format!("--kubeconfig={}", self.config.display());
+        let create = |zone: &str| run("kubectl", &[&config, "create", "-f", "-"], Some(&manifest(zone)));
+        let refused = create("Mars/Olympus").err;
+        assert!(refused.contains("unknown time zone Mars/Olympus"), "{refused}");
+        let made = create("Asia/Kolkata");
+        assert!(made.ok, "{}", made.err);
+        // Time for the controller manager to look at the schedule.
+        std::thread::sleep(Duration::from_secs(3));
+        let events = self.kubectl("get events -o jsonpath={.items[*].reason}");
+        assert!(!events.contains("UnknownTimeZone"), "{events}");
+        self.kubectl("delete cronjob zoned");
+    }
+
+    /// Clients from outside of the host cluster come in at the address that its Service got.
+    pub fn is_behind_its_load_balancer(&self) {
+        let service = self.host.json(&format!("get service -n {NAMESPACE} {}-control-plane", self.name));
+        let address = text(&service, "/status/loadBalancer/ingress/0/ip");
+        let config = String::from_utf8(self.secret("admin", "admin.conf")).expect("a kubeconfig is text");
+        assert!(config.contains(&format!("https://{address}:6443")), "{config}");
+        assert_eq!(self.kubectl("get --raw /readyz"), "ok");
+        let endpoints = "get endpointslice kubernetes -o jsonpath={.endpoints[*].addresses[*]}:{.ports[*].port}";
+        assert_eq!(self.kubectl(endpoints), format!("{address}:6443"));
+    }
+
     /// With two of three members of etcd left everything works.
     pub fn survives_a_lost_member(&self, helm: &Helm, has_three: bool) {
         if !has_three {
             return;
         }
         self.host.kubectl(&format!("delete pod -n {NAMESPACE} {}-control-plane-etcd-1 --wait=false", self.name));
-        helm.must(self.host, &["test", &self.name, "-n", NAMESPACE, "--timeout=2m"]);
+        self.passes_its_test(helm);
     }
 
     /// Neither its token nor its administrator is known to the other.
     pub fn is_apart_from(&self, other: &Tenant) {
         let token = String::from_utf8(other.secret("join", "token")).expect("a token is text");
         let service = self.host.json(&format!("get service -n {NAMESPACE} {}-control-plane", self.name));
-        let own = format!("https://{}:6443/api", text(&service, "/spec/clusterIP"));
+        let own = format!("https://{}:6443/api", text(&service, "/status/loadBalancer/ingress/0/ip"));
         let bearer = format!("Authorization: Bearer {token}");
         let status = |url: &str, user: &[&str]| {
             let asked = ["-sk", "--noproxy", "*", "--max-time", "10", "-o", "/dev/null", "-w", "%{http_code}"];
@@ -116,9 +155,6 @@ impl<'a> Tenant<'a> {
         // An administrator of one shows his certificate to the other.
         let (certificate, key) = (other.file("admin", "tls.crt"), other.file("admin", "tls.key"));
         assert_eq!(status(&own, &["--cert", &certificate, "--key", &key]), "401", "another's certificate");
-        let named = format!("https://{}-control-plane.{NAMESPACE}.svc:6443", self.name);
-        let config = String::from_utf8(self.secret("admin", "admin.conf")).expect("a kubeconfig is text");
-        assert!(config.contains(&named), "{config}");
     }
 
     /// An entry of a Secret as a file; its path.
@@ -129,21 +165,31 @@ impl<'a> Tenant<'a> {
     }
 
     /// While all its pods but etcd's are replaced, every write succeeds and its identity stays.
-    pub fn is_upgraded_under_load(&self, helm: &Helm, tag: &str) {
-        let authority = self.secret("ca", "ca.crt");
-        let load = Load::start(self);
-        self.helm(helm, &["upgrade", &self.name, CHART], &[&format!("--set=images.tag={tag}")]);
-        load.stop();
-        assert_eq!(self.secret("ca", "ca.crt"), authority, "the authority is kept");
+    pub fn is_upgraded_under_load(&self, helm: &Helm, tag: &str, values: &[&str]) {
+        self.is_changed_under_load(helm, &[&[format!("--set=images.tag={tag}").as_str()], values].concat());
         self.runs(tag);
     }
 
-    /// The release before is back, with what was written since.
-    pub fn is_rolled_back(&self, helm: &Helm) {
+    /// The tenant has these values from now on, and no write failed while its API servers were replaced.
+    pub fn gets(&mut self, helm: &Helm, values: &[&str]) {
+        self.values.extend(values.iter().map(|value| (*value).to_owned()));
+        self.is_changed_under_load(helm, &[]);
+    }
+
+    fn is_changed_under_load(&self, helm: &Helm, values: &[&str]) {
+        let authority = self.secret("ca", "ca.crt");
         let load = Load::start(self);
-        helm.must(self.host, &["rollback", &self.name, "1", "-n", NAMESPACE, "--wait", "--timeout=4m"]);
+        self.helm(helm, &["upgrade", &self.name, CHART], values);
         load.stop();
-        self.runs("v1.35.4");
+        assert_eq!(self.secret("ca", "ca.crt"), authority, "the authority is kept");
+    }
+
+    /// An earlier revision of the release is back, with what was written since.
+    pub fn is_rolled_back(&self, helm: &Helm, revision: &str) {
+        let load = Load::start(self);
+        helm.must(self.host, &["rollback", &self.name, revision, "-n", NAMESPACE, "--wait", "--timeout=4m"]);
+        load.stop();
+        self.runs(VERSION);
     }
 
     fn runs(&self, tag: &str) {
@@ -156,6 +202,10 @@ impl<'a> Tenant<'a> {
             let all = images.len() == 2 && images.iter().all(|image| image.ends_with(&format!(":{tag}")));
             if all { Ok(()) } else { Err(images.join(" ")) }
         });
+        let version: Value = serde_json::from_str(&self.kubectl("get --raw /version")).expect("JSON");
+        assert_eq!(version["gitVersion"], tag);
+        let told = self.kubectl("get configmap -n kube-system kubeadm-config -o jsonpath={.data.ClusterConfiguration}");
+        assert!(told.contains(&format!("kubernetesVersion: {tag}\n")), "{told}");
     }
 
     /// Takes the release away.

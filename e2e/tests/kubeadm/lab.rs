@@ -158,10 +158,15 @@ impl Lab {
         fs::rename(&fresh, folder.join(as_name)).expect("installed");
     }
 
-    /// Imports every image of a release.
+    /// Imports every image of a release that kubeadm asks for.
     pub fn load(&self, name: &str, dist: &Path) {
         for entry in fs::read_dir(dist.join("images")).expect("images") {
-            self.load_file(name, &entry.expect("an image").path());
+            let archive = entry.expect("an image").path();
+            let file = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            // Those are for control planes in pods.
+            if !file.starts_with("proxy-") && !file.starts_with("control-plane-") {
+                self.load_file(name, &archive);
+            }
         }
     }
 
