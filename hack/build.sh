@@ -2,7 +2,7 @@
 # The five binaries and the cluster program, in $CARGO_TARGET_DIR/<this machine's target>/$PROFILE: hack/build.sh TRIPLE
 # ARGUMENT… (of cargo build), with PROFILE from the environment (release).
 #
-# They are static, as upstream's are, so that they run in an empty image and in any distribution, and position
+# They are static, as upstream's are, so that they run in an empty image and in any distribution, and on x86_64 position
 # independent. Their relocations are packed: unpacked they are a tenth of a binary, all of it read at start.
 set -euo pipefail
 cd "$(dirname "$0")/.."

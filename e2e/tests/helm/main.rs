@@ -95,11 +95,11 @@ fn is_accepted(cluster: &Cluster, helm: &Helm) {
         let rendered = helm.must(cluster, &[&["template", "t1", CHART, "--kube-version=1.35"], values].concat());
         cluster.feed("apply --dry-run=server --validate=strict -f -", &rendered);
     }
-    let with_nodes = "--set=service.type=NodePort,service.nodePort=30443,endpoint.host=10.89.0.11".to_owned();
+    let with_nodes = "--set=service.type=NodePort,service.nodePort=30443,endpoint.host=10.89.0.11";
     for (values, told) in [
         (["--set=service.type=NodePort", "--set=service.nodePort=30443"], "service.type NodePort needs endpoint.host"),
         (["--set=etcd.replicas=3", "--set=etcd.persistence.enabled=false"], "etcd.replicas 3 needs etcd.persistence"),
-        (["--set=konnectivity.enabled=true", &with_nodes], "service.type NodePort needs konnectivity.nodePort"),
+        (["--set=konnectivity.enabled=true", with_nodes], "service.type NodePort needs konnectivity.nodePort"),
         (["--set=konnectivity.mode=tcp", "--set=service.type=ClusterIP"], "/konnectivity/mode"),
         (["--set=etcd.replicas=2", "--set=service.type=ClusterIP"], "/etcd/replicas"),
         (["--set=apiServer.replica=2", "--set=service.type=ClusterIP"], "additional properties 'replica'"),
