@@ -17,10 +17,8 @@ use crate::images::provider::Providers;
 use crate::images::pulled::PulledImages;
 use crate::lock;
 use crate::node::agent::Agent;
-use crate::node::logind::SystemLogind;
 use crate::node::object::NodeIdentity;
-use crate::node::shutdown::{self, NodePods};
-use crate::node::shutdown_times::ShutdownTimes;
+use crate::node::shutdown_pods::{self, NodePods};
 use crate::node::{addresses, kmsg, lease, tunables, util_chains};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
@@ -325,14 +323,8 @@ impl Kubelet {
         tasks.spawn("eviction", eviction.run(token.clone()));
         tasks.spawn("images", images.run(token.clone()));
         let (manager, writer, agent) = (Arc::clone(&self.manager), Arc::clone(&self.writer), Arc::clone(&self.agent));
-        let node = Arc::new(NodePods { manager, writer, agent });
-        if self.config.gates.enabled("GracefulNodeShutdown") {
-            let periods = shutdown::periods(kubelet);
-            // Upstream has these metrics with this gate alone.
-            let kept = self.config.gates.enabled("GracefulNodeShutdownBasedOnPodPriority");
-            let times = kept.then(|| ShutdownTimes::new(&cx.settings.root_dir));
-            tasks.spawn("shutdown", shutdown::run(periods, SystemLogind::connect, node, times, token.clone()));
-        }
+        let node = NodePods { manager, writer, agent };
+        tasks.spawn("shutdown", shutdown_pods::watch(&self.config, node, &cx.settings.root_dir, token.clone()));
         tasks.spawn("util-chains", util_chains::run(kubelet.make_iptables_util_chains, token.clone()));
         tasks.spawn("oom", kmsg::run(Arc::clone(&cx.events), token.clone()));
         self.static_pods(tasks, shutdown);

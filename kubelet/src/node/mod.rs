@@ -11,6 +11,7 @@ pub mod lease;
 pub mod logind;
 pub mod object;
 pub mod shutdown;
+pub mod shutdown_pods;
 pub mod shutdown_times;
 pub mod tunables;
 pub mod util_chains;

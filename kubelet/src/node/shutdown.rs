@@ -3,14 +3,10 @@
 //!
 //! In: shutdowns that [`Logind`] tells of. Out: pods that are ended, through [`Pods`].
 
-use super::agent::Agent;
 use super::logind::{Inhibitor, Logind};
 use super::shutdown_times::ShutdownTimes;
 use crate::config::{KubeletConfiguration, PriorityGracePeriod};
-use crate::events::EventType;
 use crate::pods;
-use crate::status::writer::Writer;
-use crate::workers::manager::Manager;
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -201,43 +197,6 @@ pub async fn run<L, F>(
     tokio::select! {
         () = shutdown.cancelled() => {}
         () = watching => {}
-    }
-}
-
-/// The node's own pods.
-pub struct NodePods {
-    /// All of them.
-    pub manager: Arc<Manager>,
-    /// What tells of them.
-    pub writer: Arc<Writer>,
-    /// The node.
-    pub agent: Arc<Agent>,
-}
-
-#[async_trait]
-impl Pods for NodePods {
-    fn active(&self) -> Vec<Arc<Pod>> {
-        self.manager.active()
-    }
-
-    fn end(&self, pod: &Pod, grace: i64) {
-        self.manager.fail(pods::uid(pod), REASON, MESSAGE, Some(grace));
-    }
-
-    async fn ended(&self, pods: &[Arc<Pod>]) {
-        self.manager.until_ended(pods).await;
-        self.manager.until_given_back(pods).await;
-    }
-
-    async fn told(&self, pods: &[Arc<Pod>]) {
-        self.writer.until_told(pods).await;
-    }
-
-    fn going_down(&self, now: bool) {
-        let what = if now { "event" } else { "cancellation" };
-        let text = format!("Shutdown manager detected shutdown {what}");
-        self.manager.context().events.node(EventType::Normal, "Shutdown", &text);
-        self.agent.set_going_down(now);
     }
 }
 
