@@ -14,7 +14,7 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// Content of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept {
+struct ShutdownState {
     start_time: String,
     end_time: String,
 }
@@ -53,7 +53,7 @@ impl ShutdownTimes {
 
     /// The times that are kept: of the beginning, and of the end.
     pub(super) fn read(&self) -> Result<(Option<Timestamp>, Option<Timestamp>), String> {
-        let Some(kept) = files::read_json::<Kept>(&self.0)? else { return Ok((None, None)) };
+        let Some(kept) = files::read_json::<ShutdownState>(&self.0)? else { return Ok((None, None)) };
         let time = |text: &str| match text {
             NEVER => Ok(None),
             text => text.parse().map(Some).map_err(|error: jiff::Error| error.to_string()),
@@ -63,7 +63,7 @@ impl ShutdownTimes {
 
     fn keep(&self, began: Timestamp, ended: Option<Timestamp>) {
         let end_time = ended.map_or_else(|| NEVER.to_owned(), |at| at.to_string());
-        if let Err(error) = files::write_json(&self.0, &Kept { start_time: began.to_string(), end_time }) {
+        if let Err(error) = files::write_json(&self.0, &ShutdownState { start_time: began.to_string(), end_time }) {
             tracing::error!(%error, "Failed to store graceful shutdown state");
         }
     }
