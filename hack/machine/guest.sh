@@ -44,18 +44,19 @@ ready_since_boot() {
   beat=$(kubectl get lease -n kube-node-lease machine -o 'jsonpath={.spec.renewTime}')
   [ "$(date -d "$beat" +%s)" -gt "$(($(date +%s) - $(cut -d. -f1 /proc/uptime)))" ]
 }
-running() { [ "$(kubectl get pod limited -o 'jsonpath={.status.phase}')" = Running ]; }
+# limited: the name of the pod that runs, of a Deployment: the one before a reboot has failed and stays.
+limited() { kubectl get pods -l app=limited --field-selector status.phase=Running -o 'jsonpath={.items[0].metadata.name}'; }
+running() { limited >/dev/null; }
 running_since_boot() {
   local started
-  running || return 1
-  started=$(kubectl get pod limited -o 'jsonpath={.status.containerStatuses[0].state.running.startedAt}')
+  started=$(kubectl get pod "$(limited)" -o 'jsonpath={.status.containerStatuses[0].state.running.startedAt}') || return 1
   [ "$(date -d "$started" +%s)" -gt "$(($(date +%s) - $(cut -d. -f1 /proc/uptime)))" ]
 }
 
 # The control group of the pod, as its driver names it, and what the kernel holds it to.
 limits() {
   local uid pod
-  uid=$(kubectl get pod limited -o 'jsonpath={.metadata.uid}')
+  uid=$(kubectl get pod "$(limited)" -o 'jsonpath={.metadata.uid}')
   equal "file system of /sys/fs/cgroup" "$(stat -fc %T /sys/fs/cgroup)" cgroup2fs
   if [ "$driver" = systemd ]; then
     pod=/sys/fs/cgroup/kubepods.slice/kubepods-pod${uid//-/_}.slice
@@ -105,31 +106,80 @@ install_and_start() {
   kubectl apply -f /usr/share/ironclad/rbac || fail "rbac"
   export KUBECONFIG=/etc/kubernetes/admin.conf
   until_ok 180 "the node is Ready" ready
-  kubectl apply -f - <<'END' || fail "the pod"
-apiVersion: v1
-kind: Pod
-metadata:
-  name: limited
-spec:
-  terminationGracePeriodSeconds: 5
-  containers:
-    - name: main
-      image: busybox:1.36
-      command: [sleep, infinity]
-      resources:
-        limits: {cpu: 250m, memory: 64Mi}
-END
+  kubectl apply -f /handed/pods.yaml || fail "the pods"
+  cp /handed/static.yaml /etc/kubernetes/manifests/
   until_ok 180 "the pod runs" running
   kubectl get nodes,pods -A -o wide
   limits
   all_active
-  until_ok 60 "exec" kubectl exec limited -- true
+  until_ok 60 "exec" kubectl exec "$(limited)" -- true
+  until_ok 180 "all pods run" all_run
+}
+
+all_run() {
+  local phases
+  phases=$(kubectl get pods -A -o 'jsonpath={range .items[*]}{.metadata.name}={.status.phase} {end}')
+  grep -q "graceful=Running" <<<"$phases" && grep -q "last=Running" <<<"$phases" && grep -q "patient=Running" <<<"$phases" &&
+    grep -q "static-machine=Running" <<<"$phases"
+}
+
+# What logind grants and holds: the kubelet's delay of shutdowns, for as long as all periods of its configuration.
+inhibits() {
+  local listed
+  listed=$(systemd-inhibit --list --no-legend --no-pager) || return 1
+  grep -E '^kubelet .* shutdown +Kubelet needs time to handle node shutdown +delay' <<<"$listed"
+}
+longest_delay() {
+  busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager InhibitDelayMaxUSec
+}
+delays_shutdowns() {
+  until_ok 60 "logind has the kubelet's delay" inhibits
+  cat $state/last
+  equal "longest delay" "$(longest_delay)" "t 30000000"
+}
+
+# field POD PATH: a field of a pod's status.
+field() { kubectl get pod "$1" -n "${3:-default}" -o "jsonpath={.status$2}"; }
+# Pods that the last shutdown ended: in order, each in its time, and told of.
+were_ended() {
+  local told="Pod was terminated in response to imminent node shutdown." times=$state/pods
+  for pod in graceful patient last; do
+    local namespace=default
+    [ $pod != last ] || namespace=kube-system
+    equal "phase and reason of $pod" "$(field $pod .phase $namespace)/$(field $pod .reason $namespace)" Failed/Terminated
+    equal "message of $pod" "$(field $pod .message $namespace)" "$told"
+    equal "condition of $pod" \
+      "$(field $pod '.conditions[?(@.type=="DisruptionTarget")].reason' $namespace)" TerminationByKubelet
+  done
+  equal "exit code of a pod that ended by itself" "$(field graceful '.containerStatuses[0].state.terminated.exitCode')" 0
+  equal "exit code of one that was killed" "$(field patient '.containerStatuses[0].state.terminated.exitCode')" 137
+  say "seconds of the machine at each end: $(cd $times && head -n 1 stopping stopped last | tr '\n' ' ')"
+  [ "$(cat $times/stopping)" -le "$(cat $times/stopped)" ] || fail "the container was stopped before its preStop ended"
+  [ "$(cat $times/stopped)" -le "$(cat $times/last)" ] || fail "the critical pod was told before the others had ended"
+  equal "event of the node" \
+    "$(kubectl get events --field-selector involvedObject.kind=Node,reason=Shutdown -o 'jsonpath={.items[0].message}')" \
+    "Shutdown manager detected shutdown event"
+  local began ended
+  began=$(metric kubelet_graceful_shutdown_start_time_seconds) ended=$(metric kubelet_graceful_shutdown_end_time_seconds)
+  [ "$ended" -gt "$began" ] || fail "the kubelet's metrics: from $began to $ended"
+  [ $((ended - began)) -le 30 ] || fail "the shutdown took $((ended - began)) s, more than its period"
+  say "the last shutdown took $((ended - began)) s"
+}
+metric() { kubectl get --raw /api/v1/nodes/machine/proxy/metrics | awk -v name="$1" '$1 == name {printf "%d", $2}'; }
+static_since_boot() {
+  local started
+  started=$(field static-machine '.containerStatuses[0].state.running.startedAt') && [ -n "$started" ] || return 1
+  [ "$(date -d "$started" +%s)" -gt "$(($(date +%s) - $(cut -d. -f1 /proc/uptime)))" ]
 }
 
 case $(cat $state/part 2>/dev/null) in
   '')
     say "systemd $(systemctl --version | head -1 | cut -d' ' -f2) is PID 1 ($(cat /proc/1/comm)), kernel $(uname -r)"
     install_and_start
+    delays_shutdowns
+    systemctl restart systemd-logind
+    say "logind is started anew"
+    delays_shutdowns
     kubectl get node machine -o 'jsonpath={.status.nodeInfo.bootID}' >$state/boot
     echo rebooted >$state/part
     sync
@@ -144,7 +194,11 @@ case $(cat $state/part 2>/dev/null) in
     until_ok 180 "the pod runs again" running_since_boot
     limits
     all_active
-    until_ok 60 "exec" kubectl exec limited -- true
+    until_ok 60 "exec" kubectl exec "$(limited)" -- true
+    until_ok 120 "the static pod runs again" static_since_boot
+    kubectl get pods -A -o wide
+    were_ended
+    delays_shutdowns
     finish 0
     ;;
 esac

@@ -31,7 +31,7 @@ tar -C "$work/pause" -cf "$work/pause.tar" pause
 e2e/images/build.sh "$cache/images" "$binaries/cluster" busybox
 cp "$cache/images/busybox.tar" "$handed/images/"
 cp "$(command -v kubectl)" "$handed/kubectl"
-cp hack/machine/guest.sh "$handed/"
+cp hack/machine/guest.sh hack/machine/pods.yaml hack/machine/static.yaml "$handed/"
 [ -z "${CGROUP_DRIVER:-}" ] || echo "$CGROUP_DRIVER" >"$handed/cgroup-driver"
 
 # KVM within a virtual machine may hang: it is asked for.
