@@ -13,6 +13,7 @@ mod joining;
 mod kubectl;
 mod load_balancer;
 mod measured;
+mod monitored;
 mod node;
 mod processors;
 mod side_by_side;
@@ -47,6 +48,7 @@ fn a_real_cluster_stands() {
     streams::stay_open(&cluster);
     node::keeps_and_resizes(&cluster);
     measured::by_the_kubelet(&cluster);
+    monitored::by_alerts_and_dashboards(&cluster);
     storage::of_drivers(&cluster);
     storage::of_mounts(&cluster);
     devices::of_plugins(&cluster);

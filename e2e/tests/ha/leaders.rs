@@ -5,46 +5,95 @@ use std::time::{Duration, Instant};
 use crate::{MACHINE, kill, signal};
 use e2e::testing::Cluster;
 
-/// The longest that nobody leads after a leader's death: the lease's 15 s from when the other one saw it renewed, which looks
-/// every 2 to 4.4 s, as client-go does, before and after.
-const AFTER_DEATH: Duration = Duration::from_secs(24);
-/// The longest that nobody leads after a leader gave its lease back.
+/// The longest time until the next leader works after a leader's death: the lease's 15 s from when the other one saw it
+/// renewed, which looks each second, and the start of the work.
+const AFTER_DEATH: Duration = Duration::from_secs(17);
+/// The longest time until the next leader works after a leader gave its lease back.
 const AFTER_RELEASE: Duration = Duration::from_secs(3);
 
 /// Takes a component's leader away in three ways.
 pub fn change(cluster: &Cluster, component: &str) {
     let leader = leader(cluster, component);
-    let before = holder(cluster, component);
-    kill(cluster, &leader);
-    let took = succession(cluster, component, &before);
-    eprintln!("{component}: a new leader {:.1} s after kill -9", took.as_secs_f32());
-    assert!(took <= AFTER_DEATH, "{took:?}");
+    wait_for_candidates(cluster, component);
+    let gap = Gap::begin(cluster, component, || kill(cluster, &leader));
+    gap.end("kill -9", AFTER_DEATH);
     cluster.must(&["start", MACHINE, &leader]);
 
     let leader = self::leader(cluster, component);
     wait_for_candidates(cluster, component);
-    let before = holder(cluster, component);
-    let began = Instant::now();
-    signal("-TERM", &cluster.pid(MACHINE, &leader));
-    let took = succession_since(cluster, component, &before, began);
-    eprintln!("{component}: a new leader {:.1} s after SIGTERM", took.as_secs_f32());
-    assert!(took <= AFTER_RELEASE, "{took:?}");
+    let gap = Gap::begin(cluster, component, || signal("-TERM", &cluster.pid(MACHINE, &leader)));
+    gap.end("SIGTERM", AFTER_RELEASE);
 
     let leader = self::leader(cluster, component);
     wait_for_candidates(cluster, component);
-    let before = holder(cluster, component);
     let pid = cluster.pid(MACHINE, &leader);
-    signal("-STOP", &pid);
-    let took = succession(cluster, component, &before);
+    let gap = Gap::begin(cluster, component, || signal("-STOP", &pid));
+    gap.end("SIGSTOP", AFTER_DEATH);
     signal("-CONT", &pid);
-    eprintln!("{component}: a new leader {:.1} s after SIGSTOP", took.as_secs_f32());
-    assert!(took <= AFTER_DEATH, "{took:?}");
     let now = holder(cluster, component);
     cluster.until(&format!("the frozen {component} ends, for it leads no more"), 20, || {
         let now = cluster.pid(MACHINE, &leader);
         if now == pid { Err(now) } else { Ok(()) }
     });
     assert_eq!(holder(cluster, component), now, "the one that was frozen did not take its lease back");
+}
+
+/// Time in which nobody leads, and work that waits for its end.
+struct Gap<'c> {
+    cluster: &'c Cluster,
+    component: &'c str,
+    /// The holder before.
+    before: String,
+    began: Instant,
+    /// Name of the object that the next leader has to do something about.
+    work: String,
+}
+
+impl<'c> Gap<'c> {
+    /// Takes the leader away, then asks for work.
+    fn begin(cluster: &'c Cluster, component: &'c str, take_away: impl FnOnce()) -> Self {
+        let before = holder(cluster, component);
+        let began = Instant::now();
+        take_away();
+        let work = format!("work-{:x}", began.elapsed().as_nanos());
+        match component {
+            "kube-scheduler" => cluster.kubectl(&format!("run {work} --image=busybox:1.36 -- sleep 3600")),
+            _ => cluster.kubectl(&format!("create namespace {work}")),
+        };
+        Self { cluster, component, before, began, work }
+    }
+
+    /// Waits for the next leader's lease and its first work.
+    fn end(&self, after: &str, limit: Duration) {
+        let Self { cluster, component, .. } = self;
+        let leads = cluster.until(&format!("a new leader of {component}"), 40, || {
+            let now = holder(cluster, component);
+            if now.is_empty() || now == self.before { Err(now) } else { Ok(self.began.elapsed()) }
+        });
+        let works = cluster.until(&format!("work of the new leader of {component}"), 40, || {
+            if self.is_done() { Ok(self.began.elapsed()) } else { Err("nothing is done".to_owned()) }
+        });
+        let (leads, works) = (leads.as_secs_f32(), works.as_secs_f32());
+        eprintln!("{component}: a new leader {leads:.1} s after {after}, works after {works:.1} s");
+        assert!(works <= limit.as_secs_f32(), "{component}: works {works} s after {after}");
+        let kind = if *component == "kube-scheduler" { "pod" } else { "namespace" };
+        cluster.kubectl(&format!("delete {kind} {} --wait=false", self.work));
+    }
+
+    /// Reports whether the pod is bound, or the namespace has its service account.
+    fn is_done(&self) -> bool {
+        match self.component {
+            "kube-scheduler" => {
+                let node = format!("get pod {} -o jsonpath={{.spec.nodeName}}", self.work);
+                !self.cluster.kubectl(&node).is_empty()
+            }
+            _ => {
+                let accounts =
+                    format!("get serviceaccounts -n {} --field-selector metadata.name=default -o name", self.work);
+                !self.cluster.kubectl(&accounts).is_empty()
+            }
+        }
+    }
 }
 
 /// The process that leads.
@@ -101,16 +150,4 @@ fn wait_for_candidates(cluster: &Cluster, component: &str) {
         });
         if healthy { Ok(()) } else { Err("one is not healthy".to_owned()) }
     });
-}
-
-fn succession(cluster: &Cluster, component: &str, before: &str) -> Duration {
-    succession_since(cluster, component, before, Instant::now())
-}
-
-/// The time until somebody else holds the lease.
-fn succession_since(cluster: &Cluster, component: &str, before: &str, began: Instant) -> Duration {
-    cluster.until(&format!("a new leader of {component}"), 40, || {
-        let now = holder(cluster, component);
-        if now.is_empty() || now == before { Err(now) } else { Ok(began.elapsed()) }
-    })
 }
