@@ -26,7 +26,7 @@ use crate::plugins;
 use crate::pod_resources;
 use crate::probes;
 use crate::resource_claims::{self, ClaimHandler, ResourceClaims};
-use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups};
+use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups, SystemCgroups};
 use crate::server::access::Access;
 use crate::server::{Handlers, Port, Server};
 use crate::settings::Settings;
@@ -110,6 +110,8 @@ fn check_machine(config: &Config) -> anyhow::Result<()> {
     if kubelet.fail_swap_on && !areas.is_empty() {
         bail!("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false");
     }
+    resources::parse_qos_reserved(&kubelet.qos_reserved)
+        .map_err(|error| anyhow::anyhow!("--qos-reserved value failed to parse: {error}"))?;
     eviction::signals::thresholds(kubelet)
         .map_err(|e| anyhow::anyhow!("failed to run Kubelet: failed to create kubelet: {e}"))?;
     let files = u64::try_from(kubelet.max_open_files).unwrap_or(u64::MAX);
@@ -314,7 +316,8 @@ impl Kubelet {
         tasks.spawn("logs", pleg::logs::run(Arc::clone(&cx), token.clone()));
         let (heard, present) = (Arc::clone(&self.heard), Arc::clone(&self.heard));
         let present = move |uid: &str| present.is_unreadable(uid);
-        tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), move || heard.all(), present, token.clone()));
+        let dead = self.config.command_line.dead_containers;
+        tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), dead, move || heard.all(), present, token.clone()));
         let kubelet = &self.config.kubelet;
         let images = Arc::new(eviction::images::ImageCollector::new(Arc::clone(&cx), kubelet.into()));
         let (manager, agent) = (Arc::clone(&self.manager), Arc::clone(&self.agent));
@@ -326,6 +329,10 @@ impl Kubelet {
         let node = NodePods { manager, writer, agent };
         tasks.spawn("shutdown", shutdown_pods::watch(&self.config, node, &cx.settings.root_dir, token.clone()));
         tasks.spawn("util-chains", util_chains::run(kubelet.make_iptables_util_chains, token.clone()));
+        let system = SystemCgroups::new(resources::cgroup_version(), &kubelet.system_cgroups, &kubelet.kubelet_cgroups);
+        if let Some(system) = system.map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))? {
+            tasks.spawn("system-cgroups", system.run(token.clone()));
+        }
         tasks.spawn("oom", kmsg::run(Arc::clone(&cx.events), token.clone()));
         self.static_pods(tasks, shutdown);
         self.plugins(tasks, shutdown);
@@ -677,8 +684,11 @@ async fn cgroups(config: &Config, machine: &MachineInfo, runtime: &cri::Client) 
     let root = if kubelet.cgroup_root.is_empty() { "/" } else { &kubelet.cgroup_root };
     let tree = || {
         let driver = resources::driver::named(&driver)?;
-        let sizes = machine.hugepages.keys().copied().collect();
-        FsCgroups::new(root, resources::cgroup_version(), config.settings().resources, driver, sizes)
+        let (sizes, resources) = (machine.hugepages.keys().copied().collect(), config.settings().resources);
+        let memory = resources::enforced(machine, &resources).get("memory").and_then(|memory| memory.0.parse().ok());
+        let memory = memory.map_or(0, |memory: proto::quantity::Quantity| memory.value());
+        let tree = FsCgroups::new(root, resources::cgroup_version(), resources, driver, sizes)?;
+        Ok::<_, resources::CgroupError>(tree.with_allocatable(memory))
     };
     Ok(Arc::new(tree().map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?))
 }

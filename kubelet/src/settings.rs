@@ -14,6 +14,26 @@ use std::time::Duration;
 /// Mode of the root folder and of pods' folders, as upstream makes them.
 pub const PRIVATE_FOLDER: u32 = 0o750;
 
+/// Folder of checkpoints of containers below the root directory.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// Limits of dead containers (upstream's `ContainerGCPolicy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContainerGcPolicy {
+    /// `--minimum-container-ttl-duration`: younger ones stay.
+    pub min_age: Duration,
+    /// `--maximum-dead-containers-per-container`; none for no limit.
+    pub per_container: Option<usize>,
+    /// `--maximum-dead-containers`; none for no limit.
+    pub total: Option<usize>,
+}
+
+impl Default for ContainerGcPolicy {
+    fn default() -> Self {
+        Self { min_age: Duration::ZERO, per_container: Some(1), total: None }
+    }
+}
+
 /// Settings that do not change while the kubelet runs.
 #[derive(Clone, Debug)]
 pub struct Settings {

@@ -5,6 +5,7 @@
 
 mod duration;
 mod effects;
+mod limits;
 mod pulls;
 mod validation;
 
@@ -12,7 +13,7 @@ use crate::cpus::{CpuConfig, CpuSet};
 use crate::images::pulled::Verification;
 use crate::memory::{MemoryConfig, MemoryReservation};
 use crate::resources::{CgroupVersion, ResourceConfig};
-use crate::settings::{ExclusiveResources, Settings};
+use crate::settings::{ContainerGcPolicy, ExclusiveResources, Settings};
 use crate::topology::TopologyConfig;
 use anyhow::bail;
 use duration::GoDuration;
@@ -30,15 +31,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Hard eviction thresholds when neither file nor flags name any.
-const EVICTION_HARD: [(&str, &str); 5] = [
-    ("memory.available", "100Mi"),
-    ("nodefs.available", "10%"),
-    ("nodefs.inodesFree", "5%"),
-    ("imagefs.available", "15%"),
-    ("imagefs.inodesFree", "5%"),
-];
 
 /// `KubeletConfiguration`. What each field does is told by [`effects`].
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -300,6 +292,7 @@ pub struct CommandLine {
     pub exit_on_lock_contention: bool,
     pub image_credential_provider_config: PathBuf,
     pub image_credential_provider_bin_dir: PathBuf,
+    pub dead_containers: ContainerGcPolicy,
 }
 
 /// The whole configuration.
@@ -338,7 +331,7 @@ pub fn load(flags: &FlagSet) -> anyhow::Result<Config> {
 fn typed(document: Value, gates: &FeatureGates, version: CgroupVersion) -> anyhow::Result<KubeletConfiguration> {
     let mut kubelet: KubeletConfiguration = serde_json::from_value(document.clone())
         .map_err(|e| anyhow::anyhow!("failed to decode kubelet configuration: {e}"))?;
-    eviction_defaults(&mut kubelet);
+    limits::eviction_defaults(&mut kubelet);
     let problems = validation::problems(&kubelet, &document, gates, version);
     if !problems.is_empty() {
         bail!(
@@ -366,6 +359,7 @@ fn command_line(flags: &FlagSet) -> anyhow::Result<CommandLine> {
         exit_on_lock_contention: flags.boolean("exit-on-lock-contention"),
         image_credential_provider_config: flags.string("image-credential-provider-config").into(),
         image_credential_provider_bin_dir: flags.string("image-credential-provider-bin-dir").into(),
+        dead_containers: limits::dead_containers(flags),
     };
     if !matches!(cloud.as_str(), "" | "external") {
         bail!("unsupported value {cloud:?} for --cloud-provider: the only values are \"\" and \"external\"");
@@ -441,21 +435,6 @@ fn node_ips(text: &str) -> Result<Vec<IpAddr>, &'static str> {
         }
         [_, _] => Ok(addresses),
         _ => Err("must contain either a single IP or a dual-stack pair of IPs"),
-    }
-}
-
-fn eviction_defaults(kubelet: &mut KubeletConfiguration) {
-    let defaults = EVICTION_HARD.iter().map(|(signal, value)| ((*signal).to_owned(), (*value).to_owned()));
-    if kubelet.eviction_hard.is_empty() {
-        kubelet.eviction_hard = defaults.collect();
-    } else if kubelet.merge_default_eviction_settings {
-        for (signal, value) in defaults {
-            kubelet.eviction_hard.entry(signal).or_insert(value);
-        }
-    } else {
-        for (signal, _) in EVICTION_HARD {
-            kubelet.eviction_hard.entry(signal.to_owned()).or_insert_with(|| "0%".to_owned());
-        }
     }
 }
 
@@ -577,6 +556,8 @@ impl Config {
                 pod_pids_limit: kubelet.pod_pids_limit,
                 local_storage: kubelet.local_storage_capacity_isolation,
                 limited_swap: kubelet.memory_swap.swap_behavior == "LimitedSwap",
+                memory_qos: limits::throttling_factor(kubelet, &self.gates),
+                qos_reserved: limits::reserved(kubelet, &self.gates),
             },
             prevents_references: self.gates.enabled("PreventStaticPodAPIReferences"),
             exclusive: ExclusiveResources::of(&kubelet.cpu_manager_policy, &kubelet.memory_manager_policy, &self.gates),

@@ -1,8 +1,10 @@
-//! Garbage: dead containers beyond the newest one per name, dead sandboxes that nothing refers to, pods that no
-//! source wants, folders and cgroups of pods long gone.
+//! Garbage: dead containers beyond those that the policy keeps, dead sandboxes that nothing refers to, pods that no
+//! source wants, folders and cgroups of pods long gone. Answers for upstream's `kuberuntime_gc.go` and for
+//! `HandlePodCleanups`.
 
 use crate::blocking::REMOVAL;
 use crate::cri::{labels, v1};
+use crate::settings::ContainerGcPolicy;
 use crate::trees;
 use crate::workers::context::WorkerContext;
 use crate::workers::kill;
@@ -35,36 +37,73 @@ pub struct Garbage {
     pub sandboxes: Vec<String>,
 }
 
-/// Picks the garbage of pods that live: all but the newest dead container per name, all but the newest sandbox.
-pub fn garbage(containers: &[v1::Container], sandboxes: &[v1::PodSandbox], alive: &HashSet<String>) -> Garbage {
-    let mut found = Garbage::default();
-    let mut dead: BTreeMap<(&str, &str), Vec<&v1::Container>> = BTreeMap::new();
-    for container in containers {
-        let Some(uid) = container.labels.get(labels::POD_UID).filter(|uid| alive.contains(*uid)) else { continue };
-        let name = container.labels.get(labels::CONTAINER_NAME).map(String::as_str).unwrap_or_default();
-        if container.state() == v1::ContainerState::ContainerExited {
-            dead.entry((uid, name)).or_default().push(container);
-        }
-    }
-    for list in dead.values_mut() {
-        list.sort_by_key(|c| std::cmp::Reverse((attempt(c), c.created_at)));
-        found.containers.extend(list.iter().skip(1).map(|c| c.id.clone()));
-    }
+/// Pods whose garbage is picked.
+#[derive(Debug, Default)]
+pub struct GcPods {
+    /// Uids that sources want; what others have is taken down with them.
+    pub known: HashSet<String>,
+    /// Uids among them of pods that have ended and keep nothing (`evictTerminatedPods`).
+    pub ended: HashSet<String>,
+}
+
+/// Picks the garbage of pods: dead containers that the policy does not keep, and all but the newest sandbox. `now` is in
+/// nanoseconds since the epoch, as the runtime's times are.
+pub fn garbage(
+    containers: &[v1::Container],
+    sandboxes: &[v1::PodSandbox],
+    pods: &GcPods,
+    policy: &ContainerGcPolicy,
+    now: i64,
+) -> Garbage {
+    let mut found = Garbage { containers: dead_containers(containers, pods, policy, now), ..Garbage::default() };
     let used: HashSet<&str> =
         containers.iter().filter(|c| !found.containers.contains(&c.id)).map(|c| c.pod_sandbox_id.as_str()).collect();
     let mut by_pod: HashMap<&str, Vec<&v1::PodSandbox>> = HashMap::new();
     for sandbox in sandboxes {
-        if let Some(uid) = sandbox.labels.get(labels::POD_UID).filter(|uid| alive.contains(*uid)) {
+        if let Some(uid) = sandbox.labels.get(labels::POD_UID).filter(|uid| pods.known.contains(*uid)) {
             by_pod.entry(uid).or_default().push(sandbox);
         }
     }
-    for list in by_pod.values_mut() {
+    for (uid, list) in &mut by_pod {
         list.sort_by_key(|s| std::cmp::Reverse((s.metadata.as_ref().map(|m| m.attempt), s.created_at)));
-        let old = list.iter().skip(1).filter(|s| s.state() == v1::PodSandboxState::SandboxNotready);
+        let kept = usize::from(!pods.ended.contains(*uid));
+        let old = list.iter().skip(kept).filter(|s| s.state() == v1::PodSandboxState::SandboxNotready);
         found.sandboxes.extend(old.filter(|s| !used.contains(s.id.as_str())).map(|s| s.id.clone()));
     }
     found.sandboxes.sort();
     found
+}
+
+/// Dead containers that go. Answers for upstream's `evictContainers`.
+fn dead_containers(containers: &[v1::Container], pods: &GcPods, policy: &ContainerGcPolicy, now: i64) -> Vec<String> {
+    let newest = now.saturating_sub(i64::try_from(policy.min_age.as_nanos()).unwrap_or(i64::MAX));
+    let mut dead: BTreeMap<(&str, &str), Vec<&v1::Container>> = BTreeMap::new();
+    for container in containers {
+        let Some(uid) = container.labels.get(labels::POD_UID).filter(|uid| pods.known.contains(*uid)) else { continue };
+        let name = container.labels.get(labels::CONTAINER_NAME).map(String::as_str).unwrap_or_default();
+        if container.state() == v1::ContainerState::ContainerExited && container.created_at <= newest {
+            dead.entry((uid, name)).or_default().push(container);
+        }
+    }
+    let mut gone = Vec::new();
+    for ((uid, _), list) in &mut dead {
+        list.sort_by_key(|c| std::cmp::Reverse((attempt(c), c.created_at)));
+        let kept = if pods.ended.contains(*uid) { Some(0) } else { policy.per_container };
+        gone.extend(list.split_off(kept.unwrap_or(list.len()).min(list.len())));
+    }
+    dead.retain(|_, list| !list.is_empty());
+    let left = |dead: &BTreeMap<_, Vec<&v1::Container>>| dead.values().map(Vec::len).sum::<usize>();
+    if let Some(most) = policy.total.filter(|most| left(&dead) > *most) {
+        // An equal number each, at least one; then the oldest of all.
+        let each = (most / dead.len().max(1)).max(1);
+        for list in dead.values_mut() {
+            gone.extend(list.split_off(each.min(list.len())));
+        }
+        let mut rest: Vec<&v1::Container> = dead.into_values().flatten().collect();
+        rest.sort_by_key(|c| std::cmp::Reverse((attempt(c), c.created_at)));
+        gone.extend(rest.split_off(most.min(rest.len())));
+    }
+    gone.into_iter().map(|container| container.id.clone()).collect()
 }
 
 /// Number of a container's start: its time is that of a clock that may be set back.
@@ -72,26 +111,41 @@ fn attempt(container: &v1::Container) -> Option<u32> {
     container.metadata.as_ref().map(|metadata| metadata.attempt)
 }
 
-/// Removes the garbage of pods that live.
-async fn collect(cx: &WorkerContext, alive: &HashSet<String>) {
+/// Removes the garbage of pods.
+async fn collect(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) {
     let span = cx.tracer.root(SCOPE, "Containers/GarbageCollect", SpanKind::Internal);
-    traces::within(span.as_ref(), Box::pin(remove(cx, alive))).await;
+    traces::within(span.as_ref(), Box::pin(remove(cx, pods, policy))).await;
 }
 
-async fn remove(cx: &WorkerContext, alive: &HashSet<String>) {
+/// Removes dead containers and sandboxes, all of those of pods that have ended. Answers for upstream's
+/// `DeleteAllUnusedContainers`.
+pub async fn delete_all_unused_containers(manager: &Manager, policy: &ContainerGcPolicy) {
+    tracing::info!("Attempting to delete unused containers");
+    let pods = GcPods { known: manager.uids(), ended: manager.ended_uids() };
+    collect(manager.context(), &pods, policy).await;
+}
+
+async fn remove(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) {
     let lists = tokio::try_join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None));
     let Ok((containers, sandboxes)) = lists else { return };
-    let found = garbage(&containers, &sandboxes, alive);
+    let now = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
+    let found = garbage(&containers, &sandboxes, pods, policy, now);
     for id in found.containers {
         let log = cx.runtime.container_status(&id).await.map(|s| s.log_path).unwrap_or_default();
         match cx.runtime.remove_container(&id).await {
             Ok(()) if !log.is_empty() => super::logs::remove(std::path::Path::new(&log)),
             Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
             Err(error) => tracing::warn!(id, %error, "Could not remove dead container"),
         }
     }
     for id in found.sandboxes {
-        if let Err(error) = cx.runtime.remove_sandbox(&id).await {
+        // It was stopped when its pod ended; one that was not would keep its network.
+        let removed = match cx.runtime.stop_sandbox(&id).await {
+            Ok(()) => cx.runtime.remove_sandbox(&id).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
             tracing::warn!(id, %error, "Could not remove dead sandbox");
         }
     }
@@ -209,6 +263,7 @@ fn log_folders(root: &Path) -> Vec<(String, PathBuf)> {
 /// the manager does not know it.
 pub async fn run(
     manager: Arc<Manager>,
+    policy: ContainerGcPolicy,
     ready: impl Fn() -> bool,
     present: impl Fn(&str) -> bool,
     shutdown: CancellationToken,
@@ -228,7 +283,7 @@ pub async fn run(
         orphans(&cx, &manager, &present).await;
         if first || since_collect >= PERIOD {
             leftovers(&cx, &manager, &present, &mut volumes).await;
-            collect(&cx, &manager.uids()).await;
+            collect(&cx, &GcPods { known: manager.uids(), ended: HashSet::new() }, &policy).await;
             cx.objects.retain(&manager.pods());
             since_collect = Duration::ZERO;
             first = false;
@@ -297,15 +352,49 @@ mod tests {
         for (container, attempt) in [(&mut back, 1), (&mut kept, 2)] {
             container.metadata = Some(v1::ContainerMetadata { attempt, ..Default::default() });
         }
-        assert_eq!(
-            garbage(&[back, kept], &[], &HashSet::from(["u".to_owned()])).containers,
-            ["c1"],
-            "the clock went back"
-        );
+        let pods = |ended: &[&str]| GcPods {
+            known: HashSet::from(["u".to_owned()]),
+            ended: ended.iter().map(|uid| (*uid).to_owned()).collect(),
+        };
+        let policy = ContainerGcPolicy::default();
+        assert_eq!(garbage(&[back, kept], &[], &pods(&[]), &policy, 9).containers, ["c1"], "the clock went back");
         let sandboxes = [sandbox("s0", 1, false), sandbox("s1", 2, false), sandbox("s2", 3, true)];
-        let alive = HashSet::from(["u".to_owned()]);
-        let found = garbage(&containers, &sandboxes, &alive);
+        let found = garbage(&containers, &sandboxes, &pods(&[]), &policy, 9);
         assert_eq!(found, Garbage { containers: vec!["a0".into()], sandboxes: vec![] });
-        assert_eq!(garbage(&containers, &sandboxes, &HashSet::new()), Garbage::default());
+        assert_eq!(garbage(&containers, &sandboxes, &GcPods::default(), &policy, 9), Garbage::default());
+        // A pod that has ended keeps nothing that is dead when room is needed.
+        let found = garbage(&containers, &sandboxes, &pods(&["u"]), &policy, 9);
+        assert_eq!(found.containers, ["a1", "a0", "b0"]);
+        assert_eq!(found.sandboxes, ["s0", "s1"]);
+    }
+
+    #[test]
+    fn limits_of_dead_containers_are_kept() {
+        let container = |id: &str, at: i64| v1::Container {
+            id: id.into(),
+            labels: BTreeMap::from([
+                (labels::POD_UID.to_owned(), "u".to_owned()),
+                (labels::CONTAINER_NAME.to_owned(), id[..1].to_owned()),
+            ]),
+            state: v1::ContainerState::ContainerExited.into(),
+            created_at: at,
+            metadata: Some(v1::ContainerMetadata { attempt: u32::try_from(at).expect("small"), ..Default::default() }),
+            ..Default::default()
+        };
+        let all = [container("a1", 1), container("a2", 2), container("a3", 3), container("b1", 1), container("c4", 4)];
+        let pods = GcPods { known: HashSet::from(["u".to_owned()]), ended: HashSet::new() };
+        let gone = |min_age: u64, per_container: Option<usize>, total: Option<usize>| {
+            let policy = ContainerGcPolicy { min_age: Duration::from_nanos(min_age), per_container, total };
+            let mut gone = garbage(&all, &[], &pods, &policy, 10).containers;
+            gone.sort();
+            gone
+        };
+        assert_eq!(gone(0, None, None), Vec::<String>::new());
+        assert_eq!(gone(0, Some(2), None), ["a1"]);
+        assert_eq!(gone(0, Some(0), None), ["a1", "a2", "a3", "b1", "c4"]);
+        assert_eq!(gone(8, Some(0), None), ["a1", "a2", "b1"], "the others are too young");
+        assert_eq!(gone(0, None, Some(3)), ["a1", "a2"], "one each");
+        assert_eq!(gone(0, None, Some(2)), ["a1", "a2", "b1"], "the oldest goes, too");
+        assert_eq!(gone(0, None, Some(0)), ["a1", "a2", "a3", "b1", "c4"]);
     }
 }

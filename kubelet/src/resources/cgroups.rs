@@ -3,6 +3,7 @@
 use super::control::{Limit, Limits, Quota};
 use super::limits::{MIN_SHARES, pod_huge_pages, pod_limits, pod_requests, quota, shares};
 use super::machine::page_size;
+use super::memory_qos;
 use super::name::Name;
 use super::systemd::Units;
 use super::{CgroupError, CgroupVersion, Cgroups, QosClass, ResourceConfig, Usage, qos_class};
@@ -55,8 +56,21 @@ pub struct FsCgroups {
     config: ResourceConfig,
     /// Sizes of huge pages that the machine has, in bytes.
     page_sizes: Vec<u64>,
-    /// Shares that the burstable tier was given last, and when.
-    burstable: Mutex<Option<(i64, Instant)>>,
+    /// Last settings of the tiers, with their time.
+    given: Mutex<Option<(TierSettings, Instant)>>,
+    /// Memory of the node that pods may have, where tiers are limited by it.
+    allocatable: i64,
+}
+
+/// Settings of the tiers that follow from the pods that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TierSettings {
+    /// Shares of the burstable tier.
+    shares: i64,
+    /// Memory that is kept for burstable pods and for all pods.
+    kept: Option<(i64, i64)>,
+    /// Memory that burstable and best-effort pods may have.
+    most: Option<(i64, i64)>,
 }
 
 /// Upstream's `periodicQOSCgroupUpdateInterval`: shares that have not changed are written again so often.
@@ -78,6 +92,57 @@ impl FsCgroups {
         Ok(Self { driver, page_sizes, ..tree })
     }
 
+    /// Tells the tree how many bytes of memory its node has for pods.
+    #[must_use]
+    pub fn with_allocatable(self, allocatable: i64) -> Self {
+        Self { allocatable, ..self }
+    }
+
+    fn tier_settings(&self, active: &[&Pod]) -> TierSettings {
+        let burstable = active.iter().filter(|pod| qos_class(pod) == QosClass::Burstable);
+        let cpu = burstable.filter_map(|pod| pod_requests(pod.spec.as_ref()?).cpu).fold(0, i64::saturating_add);
+        let of_v2 = self.config.memory_qos.is_some() && self.version == CgroupVersion::V2;
+        let percent = self.config.qos_reserved.filter(|_| self.allocatable > 0);
+        TierSettings {
+            shares: shares(cpu),
+            kept: of_v2.then(|| memory_qos::kept(active)),
+            most: percent.map(|percent| memory_qos::most(active, self.allocatable, percent)),
+        }
+    }
+
+    fn set_tiers(&self, settings: &TierSettings) -> Result<(), CgroupError> {
+        let limit = |bytes: i64| Some(Limit::Is(bytes.max(0)));
+        let burstable = Limits {
+            shares: Some(settings.shares),
+            memory_min: settings.kept.map(|(burstable, _)| burstable),
+            memory: settings.most.and_then(|(burstable, _)| limit(burstable)),
+            ..Limits::default()
+        };
+        self.limit_tier(QosClass::Burstable, burstable)?;
+        if let Some((_, all)) = settings.kept {
+            self.limit(&self.kubepods, &Limits { memory_min: Some(all), ..Limits::default() })?;
+        }
+        if let Some((_, best_effort)) = settings.most {
+            self.limit_tier(QosClass::BestEffort, Limits { memory: limit(best_effort), ..Limits::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Gives a tier its limits. One that uses more memory than it may have is held to what it uses, so that it does not grow
+    /// (`retrySetMemoryReserve`).
+    fn limit_tier(&self, class: QosClass, limits: Limits) -> Result<(), CgroupError> {
+        let name = self.tier(class);
+        let refused = match self.limit(&name, &limits) {
+            Err(refused) if limits.memory.is_some() => refused,
+            done => return done,
+        };
+        let used = self.usage(&self.path(&name)).and_then(|usage| i64::try_from(usage.memory_usage).ok());
+        let Some(used) = used.filter(|used| matches!(limits.memory, Some(Limit::Is(most)) if *used > most)) else {
+            return Err(refused);
+        };
+        self.limit(&name, &Limits { memory: Some(Limit::Is(used)), ..limits })
+    }
+
     pub(super) fn at(
         base: &Path,
         root: &str,
@@ -95,8 +160,8 @@ impl FsCgroups {
             return Err(CgroupError(format!("invalid configuration: cgroup-root [{path:?}] doesn't exist")));
         }
         let (kubepods, driver) = (root.child("kubepods"), Driver::Cgroupfs);
-        let (page_sizes, burstable) = (Vec::new(), Mutex::default());
-        Ok(Self { mounts, unified, kubepods, driver, version, config, page_sizes, burstable })
+        let (page_sizes, given, allocatable) = (Vec::new(), Mutex::default(), 0);
+        Ok(Self { mounts, unified, kubepods, driver, version, config, page_sizes, given, allocatable })
     }
 
     #[cfg(test)]
@@ -278,15 +343,13 @@ impl Cgroups for FsCgroups {
     }
 
     fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError> {
-        let burstable = active.iter().filter(|pod| qos_class(pod) == QosClass::Burstable);
-        let cpu = burstable.filter_map(|pod| pod_requests(pod.spec.as_ref()?).cpu).fold(0, i64::saturating_add);
-        let (shares, mut given) = (shares(cpu), self.burstable.lock());
-        if given.is_some_and(|(known, at)| known == shares && at.elapsed() < TIER_PERIOD) {
+        let (settings, mut given) = (self.tier_settings(active), self.given.lock());
+        if given.is_some_and(|(known, at)| known == settings && at.elapsed() < TIER_PERIOD) {
             return Ok(());
         }
         *given = None;
-        self.limit(&self.tier(QosClass::Burstable), &Limits { shares: Some(shares), ..Limits::default() })?;
-        *given = Some((shares, Instant::now()));
+        self.set_tiers(&settings)?;
+        *given = Some((settings, Instant::now()));
         Ok(())
     }
 
@@ -300,6 +363,7 @@ impl Cgroups for FsCgroups {
             shares: Some(shares(cpu)),
             quota: Some(self.quota(most.cpu)),
             memory: Some(most.memory.map_or(Limit::None, Limit::Is)),
+            memory_min: pod_requests(spec).memory.filter(|bytes| self.config.memory_qos.is_some() && *bytes > 0),
             pids: Some(self.config.pod_pids_limit).filter(|pids| *pids > 0),
             huge_pages: self.huge_pages(|size| pod_huge_pages(spec, size)),
             cpus: None,
@@ -441,19 +505,19 @@ impl Cgroups for NoCgroups {
     }
 }
 
-fn v1_mounts(base: &Path) -> Vec<PathBuf> {
+pub(super) fn v1_mounts(base: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
     // Links (`cpu -> cpu,cpuacct`) lead to hierarchies that are listed themselves.
     entries.filter(|path| path.is_dir() && !path.is_symlink() && !path.ends_with(UNIFIED)).collect()
 }
 
-fn join(mount: &Path, path: &str) -> PathBuf {
+pub(super) fn join(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
 }
 
 /// Gives every new folder on the way what a cgroup needs before it may hold processes: on v1 a cpuset's CPUs and
 /// memory nodes, on v2 the controllers of its parent.
-fn inherit(mount: &Path, path: &str) {
+pub(super) fn inherit(mount: &Path, path: &str) {
     let mut folder = mount.to_path_buf();
     for part in path.split('/').filter(|part| !part.is_empty()) {
         let parent = folder.clone();

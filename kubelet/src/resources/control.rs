@@ -38,6 +38,8 @@ pub(super) struct Limits {
     pub(super) quota: Option<Quota>,
     /// Bytes.
     pub(super) memory: Option<Limit>,
+    /// Bytes that are not taken from the cgroup for others; on cgroup v2 alone.
+    pub(super) memory_min: Option<i64>,
     pub(super) pids: Option<i64>,
     /// Page size in bytes → bytes.
     pub(super) huge_pages: BTreeMap<u64, u64>,
@@ -64,6 +66,9 @@ impl Limits {
         if let Some(memory) = self.memory {
             if v1 { add("memory.limit_in_bytes", text(memory, "-1")) } else { add("memory.max", text(memory, "max")) }
         }
+        if let Some(bytes) = self.memory_min.filter(|_| !v1) {
+            add("memory.min", bytes.to_string());
+        }
         if let Some(pids) = self.pids {
             add("pids.max", pids.to_string());
         }
@@ -86,6 +91,9 @@ impl Limits {
         if let Some(memory) = self.memory {
             let bytes = if let Limit::Is(bytes) = memory { number(bytes) } else { Property::Number(INFINITY) };
             all.push((if v1 { "MemoryLimit" } else { "MemoryMax" }, bytes));
+        }
+        if let Some(bytes) = self.memory_min.filter(|_| !v1) {
+            all.push(("MemoryMin", number(bytes)));
         }
         if let Some(shares) = self.shares {
             all.push(if v1 { ("CPUShares", number(shares)) } else { ("CPUWeight", number(weight(shares))) });
@@ -153,6 +161,7 @@ mod tests {
             shares: Some(1024),
             quota: Some(Quota { micros: Limit::Is(150_500), period: 100_000 }),
             memory: Some(Limit::Is(4096)),
+            memory_min: Some(1024),
             pids: Some(7),
             huge_pages: BTreeMap::from([(2 << 20, 4 << 20), (64 << 10, 0)]),
             cpus: Some("0,9".parse().expect("cpus")),
@@ -176,6 +185,7 @@ mod tests {
                 "cpu.weight 39",
                 "cpu.max 150500 100000",
                 "memory.max 4096",
+                "memory.min 1024",
                 "pids.max 7",
                 "hugetlb.64KB.max 0",
                 "hugetlb.64KB.rsvd.max 0",
@@ -198,6 +208,7 @@ mod tests {
             all().properties(V2),
             [
                 ("MemoryMax", Number(4096)),
+                ("MemoryMin", Number(1024)),
                 ("CPUWeight", Number(39)),
                 ("CPUQuotaPeriodUSec", Number(100_000)),
                 ("CPUQuotaPerSecUSec", Number(1_510_000)),

@@ -1,6 +1,7 @@
 //! Quality of service and the limits that follow from a pod's requests: pure arithmetic.
 
 use super::machine::page_size;
+use super::memory_qos;
 use super::{MachineInfo, QosClass, ResourceConfig, cgroup_version};
 use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
@@ -186,6 +187,12 @@ pub fn container_resources(
     }
     if cgroup_version() == super::CgroupVersion::V2 && !config.single_process_oom_kill {
         resources.unified = BTreeMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
+    }
+    if let Some(factor) = config.memory_qos.filter(|_| cgroup_version() == super::CgroupVersion::V2) {
+        let allocatable = super::enforced(machine, config);
+        let memory = allocatable.get("memory").and_then(|memory| memory.0.parse::<Amount>().ok());
+        let memory = memory.map_or(0, |memory| memory.value());
+        resources.unified.extend(memory_qos::of_container(container, memory, factor));
     }
     if machine.swap_is_limited {
         limit_swap(&mut resources, swap(pod, container, machine, config), cgroup_version());

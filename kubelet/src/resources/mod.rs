@@ -10,7 +10,9 @@ mod control;
 pub mod driver;
 mod limits;
 mod machine;
+mod memory_qos;
 mod name;
+mod system;
 pub mod systemd;
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,8 @@ mod tests;
 pub use cgroups::{Driver, FsCgroups, NoCgroups};
 pub use limits::{Amounts, at_peak, container_resources, pod_limits, qos_class, sandbox_resources};
 pub use machine::{allocatable, capacity, cgroup_version, enforced, kept_memory, machine_info, page_size, reservation};
+pub use memory_qos::parse_qos_reserved;
+pub use system::SystemCgroups;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -99,6 +103,11 @@ pub struct ResourceConfig {
     pub local_storage: bool,
     /// `memorySwap.swapBehavior` is `LimitedSwap`.
     pub limited_swap: bool,
+    /// `memoryThrottlingFactor`; none with `MemoryQoS` off.
+    pub memory_qos: Option<f64>,
+    /// Share of their memory, in hundredths, that pods of better tiers are kept (`qosReserved`); none with `QOSReserved`
+    /// off.
+    pub qos_reserved: Option<i64>,
 }
 
 /// Versions of the cgroup file system.
@@ -151,7 +160,7 @@ pub trait Cgroups: Send + Sync {
     fn enforce(&self, path: &str, reserved: &BTreeMap<String, Quantity>) -> Result<(), CgroupError>;
     /// Memory of all pods: the limit in bytes, where there is one, and the working set.
     fn pods_memory(&self) -> Option<(u64, u64)>;
-    /// Recomputes the tiers' cpu shares from the pods that run.
+    /// Recomputes the tiers' cpu shares, and what memory they are kept and may have, from the pods that run.
     fn update_tiers(&self, active: &[&Pod]) -> Result<(), CgroupError>;
     /// Creates the pod's cgroup with its limits; idempotent.
     fn ensure_pod(&self, pod: &Pod) -> Result<(), CgroupError>;

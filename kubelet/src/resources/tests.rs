@@ -26,6 +26,8 @@ pub(super) fn config() -> ResourceConfig {
         pod_pids_limit: -1,
         local_storage: true,
         limited_swap: false,
+        memory_qos: None,
+        qos_reserved: None,
     }
 }
 

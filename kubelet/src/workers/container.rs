@@ -270,6 +270,8 @@ pub(crate) mod tests {
                 pod_pids_limit: -1,
                 local_storage: true,
                 limited_swap: false,
+                memory_qos: None,
+                qos_reserved: None,
             },
             exclusive: Default::default(),
             prevents_references: true,

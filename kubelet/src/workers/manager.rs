@@ -391,6 +391,13 @@ impl Manager {
         self.inner.lock().workers.keys().cloned().collect()
     }
 
+    /// Uids of pods that have ended and are known yet. Answers for upstream's `ShouldPodContentBeRemoved`.
+    pub fn ended_uids(&self) -> HashSet<String> {
+        let inner = self.inner.lock();
+        let phase = |status: &PodStatus| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        inner.statuses.iter().filter(|(_, status)| phase(status)).map(|(uid, _)| uid.clone()).collect()
+    }
+
     /// The mirror pod of a static pod.
     pub fn mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {
         self.inner.lock().mirrors.get(&pods::full_name(pod)).cloned()
