@@ -321,7 +321,7 @@ impl Kubelet {
         let kubelet = &self.config.kubelet;
         let images = Arc::new(eviction::images::ImageCollector::new(Arc::clone(&cx), kubelet.into()));
         let (manager, agent) = (Arc::clone(&self.manager), Arc::clone(&self.agent));
-        let eviction = eviction::Eviction::new(manager, agent, Arc::clone(&images), kubelet);
+        let eviction = eviction::Eviction::new(manager, agent, Arc::clone(&images), kubelet, dead);
         let eviction = eviction.map_err(|e| anyhow::anyhow!("failed to run Kubelet: failed to create kubelet: {e}"))?;
         tasks.spawn("eviction", eviction.run(token.clone()));
         tasks.spawn("images", images.run(token.clone()));

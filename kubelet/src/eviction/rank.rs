@@ -1,4 +1,4 @@
-//! Ranking of pods for eviction. Pure.
+//! Ranking of pods for eviction. Pure. Answers for `pkg/kubelet/eviction/helpers.go` of upstream.
 
 use super::signals::{Observed, Signal, Threshold};
 use crate::resources::at_peak;
@@ -10,14 +10,19 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
+const STORAGE: &str = "ephemeral-storage";
+
 /// A pod that may be evicted.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The pod.
     pub pod: Arc<Pod>,
     signal: Signal,
-    used: u64,
+    /// Use of the pod; none where nothing is known of it.
+    used: Option<u64>,
     requested: u64,
+    /// Request that the use is compared with among pods that exceed theirs.
+    base: u64,
     /// Use and request of every container.
     containers: Vec<(String, u64, u64)>,
 }
@@ -44,14 +49,24 @@ fn pod_request(spec: &PodSpec, resource: &str) -> u64 {
 }
 
 impl Candidate {
-    /// `used` is what each container uses of the short resource, `total` what the pod does, where that is known.
+    /// `used` is what each container uses of the short resource, `total` what the pod does; none where the pod has no
+    /// statistics.
     pub fn new(pod: Arc<Pod>, signal: Signal, used: Vec<(String, u64)>, total: Option<u64>) -> Self {
         let resource = signal.resource();
         let containers: Vec<(String, u64, u64)> =
             used.into_iter().map(|(name, used)| (name.clone(), used, request(&pod, &name, resource))).collect();
-        let used = total.unwrap_or_else(|| containers.iter().map(|(_, used, _)| used).sum());
-        let requested = pod.spec.as_ref().map_or(0, |spec| pod_request(spec, resource));
-        Self { pod, signal, used, requested, containers }
+        let of_pod = |resource: &str| pod.spec.as_ref().map_or(0, |spec| pod_request(spec, resource));
+        // Upstream's `disk` compares inodes with the request for storage, too.
+        let base = if signal.is_disk() { of_pod(STORAGE) } else { of_pod(resource) };
+        let requested = of_pod(resource);
+        Self { pod, signal, used: total, requested, base, containers }
+    }
+
+    /// Use of memory by a pod that asks for it as a whole, and its request as written.
+    fn of_pod_level(&self) -> Option<(u64, String)> {
+        let requests = self.pod.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
+        let requested = requests.get("memory").filter(|_| self.signal.resource() == "memory")?;
+        Some((self.used?, requested.0.clone()))
     }
 
     fn priority(&self) -> i32 {
@@ -66,7 +81,14 @@ impl Candidate {
             write!(text, "Threshold quantity: {}, available: {}. ", binary(threshold.amount(capacity)), binary(left))
                 .ok();
         }
-        for (name, used, requested) in self.containers.iter().filter(|(_, used, requested)| used > requested) {
+        if let Some((used, requested)) = self.of_pod_level() {
+            let (name, used) = (crate::pods::name(&self.pod), binary(used));
+            write!(text, "Pod {name} was using {used}, request is {requested}, has larger consumption of {resource}. ")
+                .ok();
+        }
+        let is_told = matches!(resource, STORAGE | "memory");
+        let exceeding = self.containers.iter().filter(|(_, used, requested)| is_told && used > requested);
+        for (name, used, requested) in exceeding {
             let (used, requested) = (binary(*used), binary(*requested));
             write!(
                 text,
@@ -78,13 +100,18 @@ impl Candidate {
     }
 }
 
-/// The one to evict first comes first: those above their request, then those of low priority, then those that use
-/// most beyond their request.
+/// The one to evict first comes first: those of which nothing is known, those above their request, then those of low
+/// priority, then those that use most beyond their request. Processes have no requests: priority comes first. Answers for
+/// upstream's `rankMemoryPressure`, `rankPIDPressure` and `rankDiskPressureFunc`.
 pub fn sort(candidates: &mut [Candidate]) {
     candidates.sort_by_key(|candidate| {
-        let exceeds = candidate.signal != Signal::Processes && candidate.used > candidate.requested;
-        let beyond = i128::from(candidate.used) - i128::from(candidate.requested);
-        (Reverse(exceeds), candidate.priority(), Reverse(beyond))
+        let (used, is_unknown) = (candidate.used.unwrap_or(0), candidate.used.is_none());
+        let (of_processes, priority) = (candidate.signal == Signal::Processes, candidate.priority());
+        let exceeds = !of_processes && used > candidate.requested;
+        let beyond = i128::from(used) - i128::from(candidate.base);
+        let first = if of_processes { i32::MIN } else { priority };
+        let before = if of_processes { priority } else { i32::MIN };
+        (before, Reverse(is_unknown), Reverse(exceeds), first, Reverse(beyond))
     });
 }
 
@@ -111,7 +138,7 @@ mod tests {
         let pod = json!({"metadata": {"name": name}, "spec": {"priority": priority,
             "containers": [{"name": "c", "resources": {"requests": {"memory": requested}}}]}});
         let pod = Arc::new(serde_json::from_value(pod).expect("pod"));
-        Candidate::new(pod, Signal::Memory, vec![("c".into(), used)], None)
+        Candidate::new(pod, Signal::Memory, vec![("c".into(), used)], Some(used))
     }
 
     #[test]
@@ -125,6 +152,41 @@ mod tests {
         sort(&mut all);
         let names: Vec<_> = all.iter().map(|c| crate::pods::name(&c.pod).to_owned()).collect();
         assert_eq!(names, ["greedier", "greedy", "important", "modest"]);
+    }
+
+    #[test]
+    fn pods_of_which_nothing_is_known_go_first_and_processes_by_priority() {
+        let of = |signal: Signal, name: &str, priority: i32, used: Option<u64>| {
+            let known = candidate(name, priority, 0, "1Ki");
+            Candidate::new(known.pod, signal, Vec::new(), used)
+        };
+        let order = |mut all: Vec<Candidate>| -> Vec<String> {
+            sort(&mut all);
+            all.iter().map(|found| crate::pods::name(&found.pod).to_owned()).collect()
+        };
+        let memory = |name, priority, used| of(Signal::Memory, name, priority, used);
+        let all = vec![memory("greedy", 0, Some(9999)), memory("unknown", 5, None), memory("modest", 0, Some(1))];
+        assert_eq!(order(all), ["unknown", "greedy", "modest"]);
+        let processes = |name, priority, used| of(Signal::Processes, name, priority, used);
+        let all = vec![processes("many", 5, Some(900)), processes("few", 0, Some(1)), processes("unknown", 5, None)];
+        assert_eq!(order(all), ["few", "unknown", "many"]);
+    }
+
+    #[test]
+    fn messages_tell_of_whole_pods_and_of_no_inodes() {
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}],
+            "resources": {"requests": {"memory": "1Mi"}}}});
+        let pod: Arc<Pod> = Arc::new(serde_json::from_value(pod).expect("pod"));
+        let about = |signal: Signal| {
+            let threshold = Threshold { signal, least: Least::Amount(1), grace: None, reclaim: None };
+            let candidate = Candidate::new(Arc::clone(&pod), signal, vec![("c".into(), 2048)], Some(2 << 20));
+            candidate.message(&threshold, &Observed::default())
+        };
+        assert_eq!(
+            about(Signal::Memory),
+            "The node was low on resource: memory. Pod p was using 2Mi, request is 1Mi, has larger consumption of memory. Container c was using 2Ki, request is 0, has larger consumption of memory. "
+        );
+        assert_eq!(about(Signal::NodeInodes), "The node was low on resource: inodes. ");
     }
 
     #[test]

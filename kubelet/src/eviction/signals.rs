@@ -51,7 +51,7 @@ impl Signal {
         }
     }
 
-    /// Freeing disk space helps.
+    /// Reports whether files make the signal short.
     pub fn is_disk(self) -> bool {
         !matches!(self, Self::Memory | Self::PodsMemory | Self::Processes)
     }
