@@ -334,6 +334,12 @@ impl ObjectSource for ApiObjects {
         self.runtime_classes.get("runtimeclass.node.k8s.io", ("", name), timely(api.get_opt(name))).await
     }
 
+    async fn service_account(&self, namespace: &str, name: &str) -> Result<Arc<ServiceAccount>, ObjectError> {
+        let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let missing = || ObjectError::NotFound { kind: "serviceaccounts", name: name.to_owned() };
+        timely(api.get_opt(name)).await?.map(Arc::new).ok_or_else(missing)
+    }
+
     fn retain(&self, pods: &[Arc<Pod>]) {
         let mut used = References::default();
         pods.iter().for_each(|pod| used.add(pod));

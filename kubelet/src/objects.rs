@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
@@ -83,6 +83,10 @@ pub trait ObjectSource: Send + Sync {
     }
     /// The runtime class of this name.
     async fn runtime_class(&self, _name: &str) -> Result<Arc<RuntimeClass>, ObjectError> {
+        Err(ObjectError::NoApiServer)
+    }
+    /// The service account `namespace/name`, as it is now.
+    async fn service_account(&self, _namespace: &str, _name: &str) -> Result<Arc<ServiceAccount>, ObjectError> {
         Err(ObjectError::NoApiServer)
     }
     /// Forgets the objects that none of these pods, all of the node's, refers to.

@@ -228,8 +228,7 @@ impl Kubelet {
             .gates
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| Arc::new(PulledImages::new(&settings.root_dir, verification)));
-        config.gates.warn_idle();
-        let providers = providers(&config.command_line)?;
+        let providers = providers(&config)?;
         let (prober, probe_updates) = probes::Manager::new(Arc::new(runtime.clone()), Arc::clone(&events));
         let writer = Writer::new(client.clone());
         let identity = identity(&config, &settings, machine.clone(), allocatable.clone(), addresses);

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::service_account::ServiceAccountSource;
 use crate::cri::v1;
 
 /// Key of the registry that images without a host are in.
@@ -25,13 +26,24 @@ pub struct SecretSource {
     pub name: String,
 }
 
+/// Origin of credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The node, whose credentials every pod may use.
+    Node,
+    /// A secret that the pod names.
+    Secret(SecretSource),
+    /// A plugin that was asked for the pod's service account.
+    ServiceAccount(ServiceAccountSource),
+}
+
 /// Credentials with their origin.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// As the runtime takes them.
+    /// Credentials in the runtime's words.
     pub auth: v1::AuthConfig,
-    /// None for those of the node, which every pod may use.
-    pub secret: Option<SecretSource>,
+    /// Owner of the credentials.
+    pub origin: Origin,
 }
 
 impl Credentials {
@@ -53,12 +65,12 @@ pub(super) struct Keyring(BTreeMap<String, Vec<Credentials>>);
 
 impl Keyring {
     /// Adds a docker configuration: `{"auths": {…}}` or the bare map of `.dockercfg`. What cannot be read is left out.
-    pub(super) fn add(&mut self, config: &[u8], secret: Option<&SecretSource>) {
+    pub(super) fn add(&mut self, config: &[u8], origin: &Origin) {
         let Ok(value) = serde_json::from_slice::<Value>(config) else { return };
         let Some(auths) = value.get("auths").unwrap_or(&value).as_object() else { return };
         for (server, entry) in auths {
             let Some(auth) = auth(server, entry) else { continue };
-            self.0.entry(key(server)).or_default().push(Credentials { auth, secret: secret.cloned() });
+            self.0.entry(key(server)).or_default().push(Credentials { auth, origin: origin.clone() });
         }
     }
 
@@ -156,7 +168,7 @@ mod tests {
 
     fn users(config: &str, image: &str) -> Vec<String> {
         let mut keyring = Keyring::default();
-        keyring.add(config.as_bytes(), None);
+        keyring.add(config.as_bytes(), &Origin::Node);
         keyring.lookup(image).into_iter().map(|found| found.auth.username).collect()
     }
 

@@ -5,11 +5,12 @@ mod keyring;
 mod pace;
 pub mod provider;
 pub mod pulled;
+mod service_account;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use keyring::{Credentials, Keyring, SecretSource};
+use keyring::{Credentials, Keyring, Origin, SecretSource};
 use pace::Pace;
 use provider::Providers;
 use pulled::{ImageAccess, PulledImages};
@@ -143,7 +144,7 @@ impl Images {
         let small = |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|about| about.len() <= LARGEST_CONFIGURATION);
         let content = self.node_configurations.iter().filter(small).find_map(|path| std::fs::read(path).ok());
         let mut keyring = Keyring::default();
-        keyring.add(&content.unwrap_or_default(), None);
+        keyring.add(&content.unwrap_or_default(), &Origin::Node);
         keyring.lookup(image)
     }
 
@@ -157,6 +158,11 @@ impl Images {
                 false
             }
         }
+    }
+
+    /// Forgets what is kept for a pod that is gone.
+    pub fn forget(&self, pod_uid: &str) {
+        self.providers.forget(pod_uid);
     }
 
     /// Returns the time until the image of this pod may be tried again.
@@ -353,20 +359,20 @@ async fn credentials(images: &Images, objects: &dyn ObjectSource, pod: &Pod, ima
     let names = pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_deref()).unwrap_or_default();
     for reference in names {
         let Ok(secret) = objects.secret(namespace, &reference.name).await else { continue };
-        let source = SecretSource {
+        let source = Origin::Secret(SecretSource {
             uid: secret.metadata.uid.clone().unwrap_or_default(),
             namespace: namespace.to_owned(),
             name: reference.name.clone(),
-        };
+        });
         let data = secret.data.iter().flatten();
         let configurations = data.filter(|(key, _)| matches!(key.as_str(), ".dockerconfigjson" | ".dockercfg"));
         for (_, content) in configurations {
-            keyring.add(&content.0, Some(&source));
+            keyring.add(&content.0, &source);
         }
     }
     let mut found = keyring.lookup(image);
     found.extend(images.of_node(image));
-    found.extend(images.providers.credentials(image).await);
+    found.extend(images.providers.credentials(objects, pod, image).await);
     found
 }
 

@@ -4,14 +4,18 @@
 //!
 //! In: the configuration and its programs. Out: a docker configuration for an image, kept as long as the plugin says.
 
-use super::keyring::{Credentials, Keyring, fits};
+use super::keyring::{Credentials, Keyring, Origin, fits};
+use super::service_account::{self, Account, AccountIdentity, TokenAttributes};
 use crate::keyed_lock::KeyedLocks;
 use crate::metrics;
+use crate::objects::ObjectSource;
+use crate::volumes::tokens::Tokens;
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use shared::flags::{parse_duration, parse_nanos};
+use shared::flags::{FeatureGates, parse_duration, parse_nanos};
 use shared::status::field::{Error, Path as Field, aggregate};
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -38,7 +42,7 @@ struct Provider {
     api_version: String,
     args: Vec<String>,
     env: Vec<Variable>,
-    token_attributes: Option<Value>,
+    token_attributes: Option<TokenAttributes>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -71,21 +75,25 @@ struct Plugin {
     program: PathBuf,
     /// Docker configurations with the time when they end, by what they are for.
     kept: Mutex<HashMap<String, (Instant, Vec<u8>)>>,
-    /// Locks of the questions, by image: a second one about the same may find the first one's answer kept, and one about
-    /// another does not wait.
+    /// Locks of the questions, by image and account: a second one about the same may find the first one's answer kept, and
+    /// one about another does not wait.
     asking: KeyedLocks<String>,
 }
 
 /// The plugins of the node.
 #[derive(Default)]
-pub struct Providers(Vec<Plugin>);
+pub struct Providers {
+    plugins: Vec<Plugin>,
+    /// Tokens of pods' service accounts for the plugins that want one.
+    tokens: Tokens,
+}
 
 impl Providers {
     /// Reads a configuration, or all of a folder, whose programs are in `programs`.
     ///
     /// # Errors
     /// A file is not usable, or a program is not there.
-    pub fn load(configuration: &Path, programs: &Path) -> Result<Self, String> {
+    pub fn load(configuration: &Path, programs: &Path, gates: &FeatureGates) -> Result<Self, String> {
         let (mut providers, mut hash) = (Vec::new(), Sha256::new());
         for file in files(configuration)? {
             hash.update(std::fs::read(&file).map_err(|error| format!("unable to read {}: {error}", file.display()))?);
@@ -96,7 +104,7 @@ impl Providers {
             };
             providers.extend(read);
         }
-        let problems = problems(&providers);
+        let problems = problems(&providers, gates.enabled(service_account::GATE));
         if !problems.is_empty() {
             return Err(format!("failed to validate credential provider config: {}", aggregate(&problems)));
         }
@@ -110,20 +118,32 @@ impl Providers {
             }
             Ok(Plugin { about, program, kept: Mutex::default(), asking: KeyedLocks::default() })
         };
-        let plugins = providers.into_iter().map(plugin).collect::<Result<_, _>>().map(Self)?;
+        let plugins = providers.into_iter().map(plugin).collect::<Result<_, _>>()?;
         let hash: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         metrics::credential_configuration(&format!("sha256:{hash}"));
-        Ok(plugins)
+        Ok(Self { plugins, tokens: Tokens::default() })
     }
 
-    /// The credentials that plugins have for an image. A plugin that fails leaves the others to be asked.
-    pub async fn credentials(&self, image: &str) -> Vec<Credentials> {
+    /// The credentials that plugins have for a pod's image. A plugin that fails leaves the others to be asked.
+    pub(super) async fn credentials(&self, objects: &dyn ObjectSource, pod: &Pod, image: &str) -> Vec<Credentials> {
         let repository = repository(image);
         let mut keyring = Keyring::default();
-        for plugin in self.0.iter().filter(|plugin| plugin.about.match_images.iter().any(|key| fits(key, &repository)))
-        {
-            match plugin.configuration(&repository, Instant::now()).await {
-                Ok(configuration) => keyring.add(&configuration, None),
+        let fits = |plugin: &&Plugin| plugin.about.match_images.iter().any(|key| fits(key, &repository));
+        for plugin in self.plugins.iter().filter(fits) {
+            let account = match &plugin.about.token_attributes {
+                Some(attributes) => attributes.account(objects, &self.tokens, pod).await,
+                None => Account::None,
+            };
+            let account = match account {
+                Account::Skip => continue,
+                Account::None => None,
+                Account::Some(account) => Some(account),
+            };
+            match plugin.configuration(&repository, account.as_deref(), Instant::now()).await {
+                Ok(configuration) => {
+                    let origin = account.map_or(Origin::Node, |account| Origin::ServiceAccount(account.source));
+                    keyring.add(&configuration, &origin);
+                }
                 Err(error) => {
                     let plugin = plugin.about.name.as_str();
                     tracing::error!(
@@ -136,6 +156,11 @@ impl Providers {
             }
         }
         keyring.lookup(&repository)
+    }
+
+    /// Forgets the tokens of a pod that is gone.
+    pub(super) fn forget(&self, pod_uid: &str) {
+        self.tokens.forget(pod_uid);
     }
 }
 
@@ -158,7 +183,7 @@ fn files(configuration: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn problems(providers: &[Provider]) -> Vec<Error> {
+fn problems(providers: &[Provider], takes_tokens: bool) -> Vec<Error> {
     let at = Field::new("providers");
     if providers.is_empty() {
         return vec![Error::required(at, "at least 1 item in plugins is required")];
@@ -188,9 +213,8 @@ fn problems(providers: &[Provider]) -> Vec<Error> {
                 all.push(Error::invalid(field, text, "must be greater than or equal to 0"));
             }
         }
-        if provider.token_attributes.is_some() {
-            let field = at.child("tokenAttributes");
-            all.push(Error::forbidden(field, "tokens of service accounts are not handed to plugins by this kubelet"));
+        if let Some(attributes) = &provider.token_attributes {
+            all.extend(attributes.problems(&at.child("tokenAttributes"), &provider.api_version, takes_tokens));
         }
     }
     all
@@ -229,27 +253,33 @@ fn registry(repository: &str) -> &str {
 
 impl Plugin {
     /// The docker configuration for an image, as it is kept or as the plugin gives it.
-    async fn configuration(&self, repository: &str, now: Instant) -> Result<Vec<u8>, String> {
-        let keys = [repository, registry(repository), ""];
+    async fn configuration(
+        &self,
+        repository: &str,
+        account: Option<&AccountIdentity>,
+        now: Instant,
+    ) -> Result<Vec<u8>, String> {
+        let of_account = account.map_or("", |account| account.cache_key.as_str());
+        let keys = [repository, registry(repository), ""].map(|key| format!("{key}\0{of_account}"));
         let kept = || {
             let kept = self.kept.lock();
-            keys.iter().find_map(|key| kept.get(*key).filter(|(end, _)| *end > now).map(|(_, found)| found.clone()))
+            keys.iter().find_map(|key| kept.get(key).filter(|(end, _)| *end > now).map(|(_, found)| found.clone()))
         };
         if let Some(found) = kept() {
             return Ok(found);
         }
-        let _turn = self.asking.lock(&repository.to_owned()).await;
+        let _turn = self.asking.lock(&keys[0]).await;
         if let Some(found) = kept() {
             return Ok(found);
         }
         let begun = Instant::now();
-        let answer = self.ask(repository).await;
+        let answer = self.ask(repository, account).await;
         metrics::credential_plugin(&self.about.name, begun.elapsed(), answer.is_err());
         let answer = answer?;
         let key = match answer.cache_key_type.as_str() {
-            "Image" => keys[0],
-            "Registry" => keys[1],
-            "Global" => keys[2],
+            "Image" => &keys[0],
+            "Registry" => &keys[1],
+            "Global" => &keys[2],
             other => return Err(format!("credential provider plugin did not return a valid cacheKeyType: {other:?}")),
         };
         let auths: HashMap<String, Value> = answer
@@ -265,15 +295,22 @@ impl Plugin {
             let mut kept = self.kept.lock();
             kept.retain(|_, (end, _)| *end > now);
             if kept.len() < MOST_KEPT {
-                kept.insert(key.to_owned(), (end, configuration.clone()));
+                kept.insert(key.clone(), (end, configuration.clone()));
             }
         }
         Ok(configuration)
     }
 
-    async fn ask(&self, image: &str) -> Result<CredentialProviderResponse, String> {
+    async fn ask(&self, image: &str, account: Option<&AccountIdentity>) -> Result<CredentialProviderResponse, String> {
         let version = &self.about.api_version;
-        let request = json!({"kind": "CredentialProviderRequest", "apiVersion": version, "image": image}).to_string();
+        let mut request = json!({"kind": "CredentialProviderRequest", "apiVersion": version, "image": image});
+        if let Some(account) = account {
+            request["serviceAccountToken"] = json!(account.token);
+            if !account.annotations.is_empty() {
+                request["serviceAccountAnnotations"] = json!(account.annotations);
+            }
+        }
+        let request = request.to_string();
         let output = tokio::time::timeout(DEADLINE, self.execute(request.as_bytes())).await;
         let output = output.map_err(|_| "credential provider plugin timed out".to_owned())??;
         let answer: CredentialProviderResponse = serde_json::from_slice(&output)
@@ -313,7 +350,9 @@ impl Plugin {
 
 #[cfg(test)]
 mod tests {
+    use super::super::service_account::tests::{Accounts, pod as account_pod};
     use super::*;
+    use crate::objects::Standalone;
     use std::os::unix::fs::PermissionsExt as _;
 
     /// A plugin that counts how often it is asked, and whose answers last as told.
@@ -328,7 +367,7 @@ mod tests {
         let text =
             format!("apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{provider}]\n");
         std::fs::write(&configuration, text).expect("configuration");
-        let loaded = Providers::load(&configuration, folder.path());
+        let loaded = Providers::load(&configuration, folder.path(), &FeatureGates::default());
         (folder, loaded)
     }
 
@@ -349,7 +388,7 @@ mod tests {
         let providers = providers.expect("loaded");
         let mut found = Vec::new();
         for image in images {
-            found.push(providers.credentials(image).await.len());
+            found.push(providers.credentials(&Standalone, &Pod::default(), image).await.len());
         }
         (found, std::fs::read_to_string(folder.path().join("asked")).unwrap_or_default().lines().count())
     }
@@ -367,7 +406,8 @@ mod tests {
     #[tokio::test]
     async fn plugins_are_asked_for_images_in_full() {
         let (folder, providers) = node(&answer("Image", "1h"), &provider("plugin"));
-        let found = providers.expect("loaded").credentials("a.example.com/team/x:1").await;
+        let providers = providers.expect("loaded");
+        let found = providers.credentials(&Standalone, &Pod::default(), "a.example.com/team/x:1").await;
         assert_eq!((found[0].auth.username.as_str(), found[0].auth.password.as_str()), ("u", "p"));
         let asked: Value =
             serde_json::from_slice(&std::fs::read(folder.path().join("asked")).expect("asked")).expect("JSON");
@@ -381,6 +421,31 @@ mod tests {
             ("r.io:5000/x:1", "r.io:5000/x"),
         ] {
             assert_eq!(repository(image), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn plugins_get_tokens_of_the_accounts_of_pods() {
+        for (kind, times) in [("Token", 2), ("ServiceAccount", 1)] {
+            let attributes = json!({"serviceAccountTokenAudience": "r.io", "cacheType": kind,
+                "requireServiceAccount": true, "optionalServiceAccountAnnotationKeys": ["r.io/team"]});
+            let mut provider: Value = serde_json::from_str(&provider("plugin")).expect("provider");
+            provider["tokenAttributes"] = attributes;
+            let (folder, providers) = node(&answer("Image", "1h"), &provider.to_string());
+            let providers = providers.expect("loaded");
+            for uid in ["a", "b", "a"] {
+                let found = providers.credentials(&Accounts, &account_pod(uid, "builder"), "a.example.com/x").await;
+                let [found] = found.as_slice() else { panic!("{found:?}") };
+                let Origin::ServiceAccount(source) = &found.origin else { panic!("{found:?}") };
+                assert_eq!(source.uid, "account");
+            }
+            let none = providers.credentials(&Accounts, &account_pod("c", "other"), "a.example.com/x").await;
+            assert!(none.is_empty(), "{none:?}");
+            let asked = std::fs::read_to_string(folder.path().join("asked")).expect("asked");
+            assert_eq!(asked.lines().count(), times, "{kind}");
+            let first: Value = serde_json::from_str(asked.lines().next().expect("a question")).expect("JSON");
+            assert_eq!(first["serviceAccountToken"], "r.io-a");
+            assert_eq!(first["serviceAccountAnnotations"], json!({"r.io/team": "a"}));
         }
     }
 
@@ -403,11 +468,8 @@ mod tests {
             (with("apiVersion", json!("v7")), "providers.apiVersion: Unsupported value: \"v7\""),
             (with("defaultCacheDuration", json!("-1s")), "must be greater than or equal to 0"),
             (
-                with(
-                    "tokenAttributes",
-                    json!({"serviceAccountTokenAudience": "a", "cacheType": "Token", "requireServiceAccount": true}),
-                ),
-                "providers.tokenAttributes: Forbidden",
+                with("tokenAttributes", json!({"serviceAccountTokenAudience": "a", "requireServiceAccount": true})),
+                "providers.tokenAttributes.cacheType: Required value",
             ),
             (format!("{whole}, {whole}"), "providers.name: Duplicate value: \"plugin\""),
         ] {

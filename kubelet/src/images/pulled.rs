@@ -15,11 +15,14 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::keyring::Credentials;
+use super::keyring::{Credentials, Origin, SecretSource};
+use super::service_account::ServiceAccountSource;
 use crate::files;
 
 /// Secrets remembered for each image (upstream: 100).
 const SECRETS: usize = 100;
+/// Service accounts remembered for each image (upstream: 100).
+const ACCOUNTS: usize = 100;
 /// Largest record that is read.
 const LARGEST: u64 = 1 << 20;
 
@@ -98,7 +101,7 @@ struct KnownCredentials {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kubernetes_secrets: Vec<KnownSecret>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    kubernetes_service_accounts: Vec<serde_json::Value>,
+    kubernetes_service_accounts: Vec<KnownAccount>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     node_pods_accessible: bool,
 }
@@ -113,17 +116,38 @@ struct KnownSecret {
     credential_hash: String,
 }
 
-impl KnownSecret {
-    fn of(credentials: &Credentials) -> Option<Self> {
-        let secret = credentials.secret.clone()?;
-        Some(Self {
-            uid: secret.uid,
-            namespace: secret.namespace,
-            name: secret.name,
-            credential_hash: credentials.hash(),
-        })
-    }
+/// `ImagePullServiceAccount`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct KnownAccount {
+    namespace: String,
+    name: String,
+    uid: String,
+}
 
+/// Owner of the credentials of a pull.
+enum Puller {
+    /// Everybody on the node.
+    Anybody,
+    Secret(KnownSecret),
+    Account(KnownAccount),
+}
+
+impl Puller {
+    fn of(credentials: &Credentials) -> Self {
+        match credentials.origin.clone() {
+            Origin::Node => Self::Anybody,
+            Origin::Secret(SecretSource { uid, namespace, name }) => {
+                Self::Secret(KnownSecret { uid, namespace, name, credential_hash: credentials.hash() })
+            }
+            Origin::ServiceAccount(ServiceAccountSource { uid, namespace, name }) => {
+                Self::Account(KnownAccount { namespace, name, uid })
+            }
+        }
+    }
+}
+
+impl KnownSecret {
     fn is_of_same_secret(&self, other: &Self) -> bool {
         (&self.uid, &self.namespace, &self.name) == (&other.uid, &other.namespace, &other.name)
     }
@@ -180,7 +204,16 @@ impl PulledImages {
         if known.node_pods_accessible {
             return Ok(ImageAccess::Allowed);
         }
-        let shown: Vec<KnownSecret> = credentials.iter().filter_map(KnownSecret::of).collect();
+        let mut shown = Vec::new();
+        for credentials in credentials {
+            match Puller::of(credentials) {
+                Puller::Secret(secret) => shown.push(secret),
+                Puller::Account(account) if known.kubernetes_service_accounts.contains(&account) => {
+                    return Ok(ImageAccess::Allowed);
+                }
+                Puller::Account(_) | Puller::Anybody => {}
+            }
+        }
         if shown.iter().any(|secret| known.kubernetes_secrets.contains(secret)) {
             return Ok(ImageAccess::Allowed);
         }
@@ -188,7 +221,7 @@ impl PulledImages {
             known.kubernetes_secrets.iter().any(|known| known.credential_hash == secret.credential_hash)
         };
         let Some(secret) = shown.iter().find(same).cloned() else { return Ok(ImageAccess::MustPull) };
-        self.add(record, repository, Some(secret))?;
+        self.add(record, repository, Puller::Secret(secret))?;
         Ok(ImageAccess::Allowed)
     }
 
@@ -216,7 +249,7 @@ impl PulledImages {
         let mut pulling = self.pulling.lock();
         let record = self.read("pulled", id).ok().flatten().unwrap_or_default();
         let record = Record { image_ref: id.to_owned(), ..record };
-        match self.add(record, repository(image), credentials.and_then(KnownSecret::of)) {
+        match self.add(record, repository(image), credentials.map_or(Puller::Anybody, Puller::of)) {
             Ok(()) => self.end(&mut pulling, image),
             // The intent stays, and with it that the image is not for everybody.
             Err(error) => tracing::error!(image, %error, "Failed to write image pulled record"),
@@ -257,13 +290,21 @@ impl PulledImages {
         }
     }
 
-    /// Adds a secret to a record, or everybody's access where the pull needed none.
-    fn add(&self, mut record: Record, repository: &str, secret: Option<KnownSecret>) -> io::Result<()> {
+    /// Adds those that a pull was for to a record. Answers for upstream's `pulledRecordMergeNewCreds`.
+    fn add(&self, mut record: Record, repository: &str, puller: Puller) -> io::Result<()> {
         let known = record.credential_mapping.entry(repository.to_owned()).or_default();
-        match secret {
-            None => *known = KnownCredentials { node_pods_accessible: true, ..KnownCredentials::default() },
-            Some(_) if known.node_pods_accessible => {}
-            Some(secret) => {
+        match puller {
+            Puller::Anybody => *known = KnownCredentials { node_pods_accessible: true, ..KnownCredentials::default() },
+            _ if known.node_pods_accessible => {}
+            Puller::Account(account) => {
+                let accounts = &mut known.kubernetes_service_accounts;
+                accounts.retain(|other| *other != account);
+                accounts.push(account);
+                let surplus = accounts.len().saturating_sub(ACCOUNTS);
+                accounts.drain(..surplus);
+                accounts.sort();
+            }
+            Puller::Secret(secret) => {
                 known.kubernetes_secrets.retain(|other| !other.is_of_same_secret(&secret));
                 known.kubernetes_secrets.push(secret);
                 let surplus = known.kubernetes_secrets.len().saturating_sub(SECRETS);
@@ -324,14 +365,13 @@ fn repository(image: &str) -> &str {
 mod tests {
     use super::*;
     use crate::cri::v1::AuthConfig;
-    use crate::images::keyring::SecretSource;
 
     const IMAGE: &str = "r.io/team/app:1";
 
     fn shown(uid: &str, password: &str) -> Credentials {
         let secret = SecretSource { uid: uid.into(), namespace: "n".into(), name: format!("secret-{uid}") };
         let auth = AuthConfig { username: "u".into(), password: password.into(), ..AuthConfig::default() };
-        Credentials { auth, secret: Some(secret) }
+        Credentials { auth, origin: Origin::Secret(secret) }
     }
 
     fn images(verification: Verification) -> (PulledImages, tempfile::TempDir) {
@@ -363,6 +403,30 @@ mod tests {
             again.access("r.io/other:1", "sha256:id", &[shown("1", "right")]).expect("known"),
             ImageAccess::MustPull
         );
+    }
+
+    #[test]
+    fn an_image_that_a_plugin_gave_credentials_for_is_for_the_account() {
+        let (images, folder) = images(Verification::default());
+        let account = |uid: &str, password: &str| Credentials {
+            origin: Origin::ServiceAccount(ServiceAccountSource {
+                uid: uid.into(),
+                namespace: "n".into(),
+                name: "builder".into(),
+            }),
+            ..shown(uid, password)
+        };
+        images.begin(IMAGE).expect("noted");
+        images.pulled(IMAGE, "sha256:id", Some(&account("1", "token")));
+        let access = |credentials: &[Credentials]| images.access(IMAGE, "sha256:id", credentials).expect("known");
+        assert_eq!(access(&[]), ImageAccess::MustPull, "not for everybody");
+        assert_eq!(access(&[account("1", "other token")]), ImageAccess::Allowed);
+        assert_eq!(access(&[account("2", "token")]), ImageAccess::MustPull);
+        assert_eq!(access(&[shown("1", "token")]), ImageAccess::MustPull, "a secret is no account");
+        let file = fs::read_dir(folder.path().join("image_manager/pulled")).expect("folder").next().expect("a record");
+        let text = fs::read_to_string(file.expect("an entry").path()).expect("text");
+        let expected = r#""kubernetesServiceAccounts":[{"namespace":"n","name":"builder","uid":"1"}]"#;
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]
