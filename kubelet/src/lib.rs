@@ -41,6 +41,7 @@ pub mod stats;
 pub mod status;
 pub mod topology;
 mod trees;
+pub mod userns;
 pub mod volumes;
 pub mod watchdog;
 mod watched;

@@ -33,6 +33,7 @@ use crate::settings::Settings;
 use crate::sources::{Source, SourceSet, annotations, file, manifest::Owner, mirror, url};
 use crate::stats::Stats;
 use crate::status::writer::Writer;
+use crate::userns::{self, UserNamespaces};
 use crate::volumes;
 use crate::workers::context::{NoServices, NodeState, ServiceLister, WorkerContext};
 use crate::workers::manager::Manager;
@@ -238,6 +239,7 @@ impl Kubelet {
             pod_ips: Vec::new(),
             allocatable,
         };
+        let userns = user_namespaces(&config, &settings, &machine)?;
         let network_error = Some("network state unknown".to_owned());
         let cx = Arc::new(WorkerContext {
             images: Images::new(settings.pulls, &settings.root_dir, records, providers),
@@ -247,6 +249,7 @@ impl Kubelet {
             topology: own.topology,
             claims: ResourceClaims::new((&settings.root_dir, &node_name), Arc::clone(&objects), client.clone()),
             devices: Devices::new(&settings.root_dir, own.nodes),
+            userns,
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()), Arc::clone(&events))),
             runtime: Arc::new(runtime),
@@ -355,6 +358,8 @@ impl Kubelet {
         if enforces_allocatable(&self.config.kubelet) {
             cx.events.node(EventType::Normal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
         }
+        // Whoever has a gate has asked for it by now.
+        self.config.gates.warn_idle();
         tracing::info!(node = cx.settings.node_name, "Started kubelet");
         Ok(())
     }
@@ -598,6 +603,23 @@ async fn limit_pods(
 
 fn enforces_allocatable(kubelet: &KubeletConfiguration) -> bool {
     kubelet.enforce_node_allocatable.iter().any(|what| what == "pods")
+}
+
+/// The ids of the node that pods with `hostUsers: false` get.
+fn user_namespaces(
+    config: &Config,
+    settings: &Settings,
+    machine: &MachineInfo,
+) -> anyhow::Result<Option<UserNamespaces>> {
+    if !config.gates.enabled(userns::GATE) {
+        return Ok(None);
+    }
+    let per_pod = config.kubelet.user_namespaces.as_ref().and_then(|namespaces| namespaces.ids_per_pod);
+    let made = userns::IdRange::of_node(&machine.kernel_version)
+        .map_err(|error| format!("kubelet mappings: {error}"))
+        .and_then(|ids| UserNamespaces::new(&settings.root_dir, ids, per_pod, config.kubelet.max_pods));
+    let failed = "failed to run Kubelet: failed to create kubelet: create user namespace manager";
+    made.map(Some).map_err(|error| anyhow::anyhow!("{failed}: {error}"))
 }
 
 /// The plugins that give credentials of registries.

@@ -14,7 +14,6 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -206,17 +205,18 @@ impl Agent {
     /// Asks the runtime about itself; true when its state changed.
     async fn ask_runtime(&self, with_images: bool) -> bool {
         let runtime = self.cx.runtime.as_ref();
-        let (state, handlers, policy) = match runtime.status().await {
+        // A runtime that did not answer has not lost what it can do.
+        let (state, abilities) = match runtime.status().await {
             Ok(answer) => {
                 let state = answer.status.as_ref().map_or_else(RuntimeState::unknown, RuntimeState::from_status);
                 let policy = answer.features.as_ref().map(|features| features.supplemental_groups_policy);
-                (state, answer.runtime_handlers, policy)
+                (state, Some((answer.runtime_handlers, policy)))
             }
             Err(error) => {
                 tracing::warn!(%error, "Container runtime sanity check failed");
                 let known = self.runtime.lock().0.clone();
                 let state = RuntimeState { runtime_error: Some("container runtime is down".to_owned()), ..known };
-                (state, Vec::new(), None)
+                (state, None)
             }
         };
         let known_version = self.runtime.lock().1.version.clone();
@@ -226,7 +226,7 @@ impl Agent {
             known_version
         };
         let images = if with_images { runtime.list_images().await.ok() } else { None };
-        self.tell_of_runtime(&version, &handlers);
+        self.tell_of_runtime(&version, abilities.as_ref().map(|(handlers, _)| handlers.as_slice()));
         if self.cx.node.load().network_error != state.network_error {
             self.tell_workers(|known| known.network_error.clone_from(&state.network_error));
         }
@@ -237,8 +237,10 @@ impl Agent {
         }
         known.0 = state;
         known.1.version = version;
-        known.1.handlers = handlers;
-        known.1.supplemental_groups_policy = policy;
+        if let Some((handlers, policy)) = abilities {
+            known.1.handlers = handlers;
+            known.1.supplemental_groups_policy = policy;
+        }
         if let Some(images) = images {
             known.1.images = images;
         }
@@ -246,19 +248,27 @@ impl Agent {
     }
 
     /// Tells the workers what they need to know of the runtime.
-    fn tell_of_runtime(&self, version: &str, handlers: &[crate::cri::v1::RuntimeHandler]) {
-        let able = |handler: &&crate::cri::v1::RuntimeHandler| {
-            handler.features.as_ref().is_some_and(|features| features.recursive_read_only_mounts)
-        };
-        let able: BTreeSet<String> = handlers.iter().filter(able).map(|handler| handler.name.clone()).collect();
+    fn tell_of_runtime(&self, version: &str, handlers: Option<&[RuntimeHandler]>) {
         let known = self.cx.node.load();
         let name = version.split_once("://").map_or(known.runtime_name.as_str(), |(name, _)| name);
-        // A runtime that did not answer has not lost what it can do.
-        let able = if handlers.is_empty() { known.recursive_read_only.clone() } else { able };
-        if known.runtime_name != name || known.recursive_read_only != able {
+        let can = |handler: &RuntimeHandler, feature: fn(&RuntimeHandlerFeatures) -> bool| {
+            handler.features.as_ref().is_some_and(feature)
+        };
+        let mount = |handler: &&RuntimeHandler| can(handler, |features| features.recursive_read_only_mounts);
+        let users =
+            |handler: &RuntimeHandler| (handler.name.clone(), can(handler, |features| features.user_namespaces));
+        let (mounts, users) = match handlers {
+            Some(handlers) => (
+                handlers.iter().filter(mount).map(|handler| handler.name.clone()).collect(),
+                Some(handlers.iter().map(users).collect()),
+            ),
+            None => (known.recursive_read_only.clone(), known.user_namespaces.clone()),
+        };
+        if known.runtime_name != name || known.recursive_read_only != mounts || known.user_namespaces != users {
             self.tell_workers(|state| {
                 name.clone_into(&mut state.runtime_name);
-                state.recursive_read_only.clone_from(&able);
+                state.recursive_read_only.clone_from(&mounts);
+                state.user_namespaces.clone_from(&users);
             });
         }
     }

@@ -206,6 +206,9 @@ async fn leftovers(
     cx.devices.retain(|uid| !gone(&uid.to_owned()));
     cx.cpus.retain(|uid| !gone(&uid.to_owned()));
     cx.memory.retain(|uid| !gone(&uid.to_owned()));
+    if let Some(userns) = &cx.userns {
+        userns.retain(|uid| !gone(&uid.to_owned()));
+    }
     let folders: Vec<String> = folders.into_iter().filter(gone).collect();
     if volumes.as_ref().is_none_or(JoinHandle::is_finished) {
         let claims = cx.claims.pods().into_iter().filter(gone).collect();

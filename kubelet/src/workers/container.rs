@@ -33,6 +33,8 @@ pub struct Prepared {
     pub image_id: String,
     /// User of the image.
     pub image_user: ImageUser,
+    /// User namespace of the pod.
+    pub users: Option<v1::UserNamespace>,
 }
 
 fn plugin_mount(mount: plugin::Mount) -> v1::Mount {
@@ -145,6 +147,16 @@ fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<Strin
     all
 }
 
+/// Shows files of all mounts as owned by the ids that own them on the node: the runtime makes idmapped mounts, and no owner
+/// on the disk is changed. Answers for upstream's `applyPlatformSpecificContainerConfig`.
+fn map_owners(mounts: &mut [v1::Mount], users: Option<&v1::UserNamespace>) {
+    let Some(users) = users else { return };
+    for mount in mounts {
+        mount.uid_mappings.clone_from(&users.uids);
+        mount.gid_mappings.clone_from(&users.gids);
+    }
+}
+
 /// The configuration; an error is the text of `CreateContainerConfigError`.
 pub fn container_config(
     pod: &Pod,
@@ -168,7 +180,10 @@ pub fn container_config(
         expand_all(list.as_deref().unwrap_or_default(), &prepared.env).map_err(|error| error.to_string())
     };
     let root = seccomp_root(settings);
-    let context = security::container(pod, container, &prepared.image_user, &root, settings.seccomp_default)?;
+    let users = prepared.users.take();
+    map_owners(&mut prepared.mounts, users.as_ref());
+    let about = (&prepared.image_user, users);
+    let context = security::container(pod, container, about, &root, settings.seccomp_default)?;
     let mut all_labels = pod_labels(pod);
     all_labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
     let stdin = container.stdin.unwrap_or(false);
@@ -312,6 +327,32 @@ pub(crate) mod tests {
             let result = container_config(&pod, &container(user), prepared, &MachineInfo::default(), &settings());
             assert_eq!(result.err(), expected);
         }
+    }
+
+    #[test]
+    fn mounts_and_namespaces_of_a_pod_have_its_mappings() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": [],
+            "hostUsers": false}}))
+        .expect("pod");
+        let range = vec![v1::IdMapping { host_id: 65536, container_id: 0, length: 65536 }];
+        let users = v1::UserNamespace { mode: 0, uids: range.clone(), gids: range.clone() };
+        let plain = |path: &str| v1::Mount { container_path: path.to_owned(), ..v1::Mount::default() };
+        let plugin = ContainerAllocateResponse { mounts: vec![plugin::Mount::default()], ..Default::default() };
+        let prepared = Prepared {
+            mounts: vec![plain("/v"), plain("/etc/hosts")],
+            plugins: vec![plugin],
+            users: Some(users.clone()),
+            ..Prepared::default()
+        };
+        let container: Container = serde_json::from_value(json!({"name": "c",
+            "securityContext": {"procMount": "Unmasked"}}))
+        .expect("container");
+        let config = container_config(&pod, &container, prepared, &MachineInfo::default(), &settings()).expect("made");
+        assert_eq!(config.mounts.len(), 3);
+        assert!(config.mounts.iter().all(|mount| mount.uid_mappings == range && mount.gid_mappings == range));
+        let context = config.linux.and_then(|linux| linux.security_context).expect("context");
+        assert_eq!(context.namespace_options.and_then(|options| options.userns_options), Some(users));
+        assert!(context.masked_paths.is_empty() && context.readonly_paths.is_empty(), "procMount");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::resource_claims::ResourceClaims;
 use crate::resources::{Cgroups, MachineInfo};
 use crate::settings::Settings;
 use crate::topology::TopologyManager;
+use crate::userns::{self, UserNamespaces};
 use crate::volumes::Volumes;
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
@@ -65,6 +66,8 @@ pub struct NodeState {
     pub runtime_name: String,
     /// The runtime handlers that can mount read-only recursively.
     pub recursive_read_only: BTreeSet<String>,
+    /// The runtime handlers, with whether they have user namespaces.
+    pub user_namespaces: userns::Handlers,
     /// Resources that run short.
     pub pressure: crate::node::conditions::Pressure,
     /// The machine is about to go down.
@@ -95,6 +98,8 @@ pub struct WorkerContext {
     pub claims: Arc<ResourceClaims>,
     /// Devices of plugins.
     pub devices: Arc<Devices>,
+    /// User namespaces; none with `UserNamespacesSupport` off.
+    pub userns: Option<UserNamespaces>,
     /// Probes.
     pub probes: Arc<dyn Probes>,
     /// Hooks.

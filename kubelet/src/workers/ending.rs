@@ -90,6 +90,10 @@ impl Worker {
                 }
             }
         }
+        self.cx.images.forget(&self.uid);
+        if let Some(userns) = &self.cx.userns {
+            userns.release(&self.uid);
+        }
         self.mailbox.given_back.cancel();
         let pod = self.mailbox.pod();
         if let Some(status) = self.published.clone() {

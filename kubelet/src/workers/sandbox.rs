@@ -18,11 +18,11 @@ pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
     ])
 }
 
-/// The sandbox's configuration; `parent` is the pod's cgroup.
+/// The sandbox's configuration; `parent` is the pod's cgroup, `users` its user namespace.
 pub fn sandbox_config(
     pod: &Pod,
     attempt: u32,
-    parent: &str,
+    (parent, users): (&str, Option<v1::UserNamespace>),
     settings: &Settings,
     host: &Resolver,
 ) -> v1::PodSandboxConfig {
@@ -56,7 +56,7 @@ pub fn sandbox_config(
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: parent.to_owned(),
-            security_context: Some(security::sandbox(pod)),
+            security_context: Some(security::sandbox(pod, users)),
             sysctls,
             overhead: Some(overhead),
             resources: Some(pod_resources),
@@ -113,7 +113,7 @@ mod tests {
         }}))
         .expect("pod");
         let settings = crate::workers::container::tests::settings();
-        let linux = sandbox_config(&pod, 0, "/x", &settings, &Resolver::default()).linux.expect("linux");
+        let linux = sandbox_config(&pod, 0, ("/x", None), &settings, &Resolver::default()).linux.expect("linux");
         let memory = |part: Option<v1::LinuxContainerResources>| part.map(|part| part.memory_limit_in_bytes);
         assert_eq!((memory(linux.overhead), memory(linux.resources)), (Some(1 << 20), Some(10 << 20)));
     }

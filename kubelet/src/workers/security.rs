@@ -68,8 +68,8 @@ fn apparmor(chosen: &AppArmorProfile) -> v1::SecurityProfile {
     }
 }
 
-/// Namespaces of the pod.
-pub fn namespaces(pod: &Pod) -> v1::NamespaceOption {
+/// Namespaces of the pod; `users` is its user namespace. Answers for upstream's `NamespacesForPod`.
+pub fn namespaces(pod: &Pod, users: Option<v1::UserNamespace>) -> v1::NamespaceOption {
     use v1::NamespaceMode::{Container, Node, Pod as PodMode};
     let spec = pod.spec.as_ref();
     let flag = |get: fn(&k8s_openapi::api::core::v1::PodSpec) -> Option<bool>| spec.and_then(get).unwrap_or(false);
@@ -85,6 +85,7 @@ pub fn namespaces(pod: &Pod) -> v1::NamespaceOption {
         network: node(flag(|s| s.host_network)).into(),
         ipc: node(flag(|s| s.host_ipc)).into(),
         pid: pid.into(),
+        userns_options: users,
         ..v1::NamespaceOption::default()
     }
 }
@@ -100,7 +101,7 @@ fn groups_policy(context: Option<&PodSecurityContext>) -> i32 {
 }
 
 /// The sandbox's security context.
-pub fn sandbox(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
+pub fn sandbox(pod: &Pod, users: Option<v1::UserNamespace>) -> v1::LinuxSandboxSecurityContext {
     let spec = pod.spec.as_ref();
     let context = spec.and_then(|s| s.security_context.as_ref());
     let privileged = spec.is_some_and(|s| {
@@ -110,7 +111,7 @@ pub fn sandbox(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
             .any(|c| c.security_context.as_ref().and_then(|s| s.privileged).unwrap_or(false))
     });
     v1::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces(pod, users)),
         privileged,
         seccomp: Some(profile(v1::security_profile::ProfileType::RuntimeDefault, String::new())),
         run_as_user: context.and_then(|c| c.run_as_user).map(int),
@@ -149,7 +150,7 @@ fn breaks_non_root(user: Option<i64>, image: &ImageUser) -> Option<String> {
 pub fn container(
     pod: &Pod,
     container: &Container,
-    image: &ImageUser,
+    (image, users): (&ImageUser, Option<v1::UserNamespace>),
     seccomp_root: &str,
     seccomp_default: bool,
 ) -> Result<v1::LinuxContainerSecurityContext, String> {
@@ -181,7 +182,7 @@ pub fn container(
             add_ambient_capabilities: Vec::new(),
         }),
         privileged,
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces(pod, users)),
         selinux_options: own
             .se_linux_options
             .as_ref()

@@ -19,6 +19,7 @@ use crate::metrics;
 use crate::objects::ObjectError;
 use crate::pods;
 use crate::settings::PRIVATE_FOLDER;
+use crate::userns;
 use crate::volumes::MountedVolume;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
@@ -51,23 +52,18 @@ pub async fn folders(cx: &WorkerContext, pod: &Pod) -> std::io::Result<()> {
 /// Makes a sandbox; an error is the text of `FailedCreatePodSandBox`.
 pub async fn sandbox(cx: &WorkerContext, pod: &Pod, attempt: u32) -> Result<String, String> {
     let parent = cx.cgroups.pod_parent(pod);
-    let config = sandbox_config(pod, attempt, &parent, &cx.settings, &host_resolver(cx).await);
     let handler = runtime_handler(cx, pod).await?;
-    check_user_namespaces(pod, &handler)?;
+    let users = users(cx, pod, &handler)?;
+    let config = sandbox_config(pod, attempt, (&parent, users), &cx.settings, &host_resolver(cx).await);
     let begun = Instant::now();
     let made = cx.runtime.run_sandbox(config, &handler).await;
     metrics::sandbox(&handler, begun.elapsed(), made.is_err());
     made.map_err(|e| e.to_string())
 }
 
-/// Refuses pods that ask for a user namespace, which no handler gets from this kubelet: admission lets such pods be root.
-/// The text is that of upstream's `GetOrCreateUserNamespaceMappings` for a handler that has none.
-fn check_user_namespaces(pod: &Pod, handler: &str) -> Result<(), String> {
-    let wanted = pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false));
-    match wanted {
-        true => Err(format!("RuntimeClass handler {handler:?} does not support user namespaces")),
-        false => Ok(()),
-    }
+/// The pod's user namespace, which it keeps from its first sandbox on.
+fn users(cx: &WorkerContext, pod: &Pod, handler: &str) -> Result<Option<v1::UserNamespace>, String> {
+    userns::mappings(cx.userns.as_ref(), pod, handler, &cx.node.load().user_namespaces)
 }
 
 /// The handler of the pod's runtime class; a pod without a class has the runtime's default.
@@ -114,7 +110,11 @@ impl Start<'_> {
         let (cx, pod) = (self.cx, self.pod);
         let name = container.name.as_str();
         let parent = cx.cgroups.pod_parent(pod);
-        let sandbox_config = sandbox_config(pod, self.sandbox.attempt, &parent, &cx.settings, &host_resolver(cx).await);
+        let config_error = |message: String| self.failed(name, "CreateContainerConfigError", message);
+        let users = users(cx, pod, &self.sandbox.handler).map_err(config_error)?;
+        let resolver = host_resolver(cx).await;
+        let about = (parent.as_str(), users.clone());
+        let sandbox_config = sandbox_config(pod, self.sandbox.attempt, about, &cx.settings, &resolver);
         let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
         let begun = Instant::now();
         let image = cx.images.ensure(runtime, objects, events, pod, container, sandbox_config.clone()).await;
@@ -125,7 +125,6 @@ impl Start<'_> {
         let facts = cx.facts(pod, &self.sandbox.ips);
         let log_dir = cx.settings.pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod)).join(name);
         let attempt = attempt.max(next_log(&log_dir));
-        let config_error = |message: String| self.failed(name, "CreateContainerConfigError", message);
         let plugins = cx.devices.options(pod, name).await.map_err(config_error)?;
         // What the container says itself counts more than what plugins say.
         let mut env: Vec<(String, String)> = plugins.iter().flat_map(|answer| answer.envs.clone()).collect();
@@ -138,7 +137,7 @@ impl Start<'_> {
         let granted = cx.claims.of_container(pod, container).map_err(config_error)?;
         let claimed = granted.into_iter().flat_map(|granted| granted.device.cdi_device_ids).collect();
         let devices = block_devices(container, self.volumes).map_err(config_error)?;
-        let prepared = Prepared { attempt, env, mounts, devices, plugins, claimed, image_id, image_user };
+        let prepared = Prepared { attempt, env, mounts, devices, plugins, claimed, image_id, image_user, users };
         let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
         if let (Some(cpus), Some(linux)) = (cx.cpus.of_container(pods::uid(pod), name), config.linux.as_mut()) {
             let is_exclusive = cx.cpus.exclusive(pods::uid(pod), name).is_some();
@@ -370,20 +369,4 @@ fn next_log(dir: &Path) -> u32 {
         .filter_map(|e| e.file_name().to_str().and_then(|n| n.split('.').next()).and_then(|n| n.parse::<u32>().ok()))
         .max()
         .map_or(0, |last| last + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::api::core::v1::PodSpec;
-
-    use super::*;
-
-    #[test]
-    fn pods_with_users_of_their_own_are_refused_and_do_not_run_as_the_hosts_root() {
-        for (host_users, allowed) in [(None, true), (Some(true), true), (Some(false), false)] {
-            let spec = PodSpec { host_users, ..PodSpec::default() };
-            let checked = check_user_namespaces(&Pod { spec: Some(spec), ..Pod::default() }, "");
-            assert_eq!(checked.is_ok(), allowed, "{host_users:?}");
-        }
-    }
 }

@@ -94,7 +94,11 @@ impl Runtime for FakeRuntime {
     async fn update_runtime_config(&self, _: &str) -> Result<(), CriError> {
         unknown()
     }
-    async fn run_sandbox(&self, _: v1::PodSandboxConfig, _: &str) -> Result<String, CriError> {
+    async fn run_sandbox(&self, config: v1::PodSandboxConfig, _: &str) -> Result<String, CriError> {
+        let context = config.linux.and_then(|linux| linux.security_context);
+        let users = context.and_then(|context| context.namespace_options?.userns_options).unwrap_or_default();
+        let ids: u32 = users.uids.iter().map(|range| range.length).sum();
+        self.log.add(format!("run with {ids} ids of its own"));
         unknown()
     }
     async fn stop_sandbox(&self, id: &str) -> Result<(), CriError> {
@@ -258,6 +262,11 @@ pub(super) struct FakeNode {
 
 impl FakeNode {
     pub(super) fn at(root: &Path) -> Self {
+        Self::with(root, |_| {})
+    }
+
+    /// A node that differs in something.
+    pub(super) fn with(root: &Path, change: impl FnOnce(&mut WorkerContext)) -> Self {
         let log = Arc::<Log>::default();
         let (is_ready, is_running) = (Mutex::new(true), Mutex::new(true));
         let runtime = Arc::new(FakeRuntime { log: Arc::clone(&log), is_ready, is_running });
@@ -288,7 +297,7 @@ impl FakeNode {
         let exec: Arc<dyn Exec> = Arc::<FakeRuntime>::clone(&runtime);
         let (prober, _) = probes::Manager::new(Arc::clone(&exec), Arc::new(LogSink));
         let volumes = FakeVolumes { log: Arc::clone(&log), unmounts: Arc::clone(&unmounts) };
-        let cx = WorkerContext {
+        let mut cx = WorkerContext {
             runtime: Arc::<FakeRuntime>::clone(&runtime),
             machine: resources::machine_info(root),
             images: Images::new(settings.pulls, root, None, Providers::default()),
@@ -298,6 +307,7 @@ impl FakeNode {
             topology,
             claims: ResourceClaims::new((root, "node"), Arc::new(Standalone), None),
             devices: Devices::new(root, nodes.ids()),
+            userns: None,
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(exec, Arc::new(LogSink))),
             cgroups: Arc::new(NoCgroups),
@@ -309,6 +319,7 @@ impl FakeNode {
             tracer: Tracer::default(),
             settings,
         };
+        change(&mut cx);
         Self { cx: Arc::new(cx), log, runtime, unmounts }
     }
 }

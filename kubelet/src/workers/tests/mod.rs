@@ -2,10 +2,13 @@
 
 mod fake;
 
+use super::context::NodeState;
 use super::mailbox::{Lifecycle, Mailbox};
 use super::manager::Manager;
+use super::start;
 use super::worker::Worker;
 use crate::sources::{Source, SourceSet, annotations};
+use crate::userns::{IdRange, UserNamespaces};
 use fake::FakeNode;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
@@ -51,6 +54,55 @@ async fn a_deletion_shortens_a_kill_that_is_under_way() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     token.cancel();
     worker.await.expect("ended");
+}
+
+/// A node whose runtime has user namespaces, or has not.
+fn with_user_namespaces(root: &std::path::Path, is_able: bool) -> FakeNode {
+    FakeNode::with(root, |cx| {
+        cx.userns = Some(UserNamespaces::new(root, IdRange::ALL, None, 110).expect("enough ids"));
+        let user_namespaces = Some([(String::new(), is_able)].into());
+        cx.node.store(Arc::new(NodeState { user_namespaces, ..NodeState::default() }));
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_has_its_user_namespace_from_its_first_sandbox_until_it_is_torn_down() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = with_user_namespaces(root.path(), true);
+    node.runtime.break_sandbox();
+    let of_own = |deleted: Option<i64>| {
+        let mut pod = Pod::clone(&pod(deleted));
+        pod.spec.get_or_insert_default().host_users = Some(false);
+        Arc::new(pod)
+    };
+    let mailbox = Arc::new(Mailbox::new(of_own(None)));
+    let token = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(Arc::clone(&node.cx), Arc::clone(&mailbox)).run(token.clone()));
+    timely("a new sandbox", node.log.until("run with 65536 ids of its own")).await;
+    let file = root.path().join("pods/u/userns");
+    assert!(file.exists(), "a kubelet that comes after this one knows of it");
+    mailbox.allocate(of_own(Some(0)), None);
+    timely("the tear-down", node.log.until("unmount u")).await;
+    assert!(file.exists(), "volumes may be in use yet");
+    node.unmounts.add_permits(1);
+    timely("the end", mailbox.given_back.cancelled()).await;
+    assert!(!file.exists());
+    token.cancel();
+    worker.await.expect("ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_users_of_its_own_gets_no_sandbox_from_a_runtime_without_them() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = with_user_namespaces(root.path(), false);
+    let mut own = Pod::clone(&pod(None));
+    own.spec.get_or_insert_default().host_users = Some(false);
+    let refused = start::sandbox(&node.cx, &own, 0).await;
+    let text = "can't set `spec.hostUsers: false`, runtime does not support user namespaces";
+    assert_eq!(refused, Err(text.to_owned()));
+    assert!(!root.path().join("pods/u/userns").exists());
+    start::sandbox(&node.cx, &pod(None), 0).await.expect_err("the runtime makes none in tests");
+    timely("the sandbox of another", node.log.until("run with 0 ids of its own")).await;
 }
 
 #[tokio::test(start_paused = true)]
