@@ -1,7 +1,7 @@
 //! Admission of pods: a last look at what the scheduler decided, as pods may come around it and nodes change. Pure.
 //! Answers for upstream's `pkg/kubelet/lifecycle/predicate.go` and the eviction manager's admission.
 
-use super::{resize, sysctls};
+use super::{app_armor, resize, sysctls};
 use crate::node::conditions::Pressure;
 use crate::pods;
 use crate::resources::{Amounts, QosClass, qos_class};
@@ -33,6 +33,8 @@ pub struct Measure<'a> {
     pub tolerations_compare: bool,
     /// The node is going down.
     pub going_down: bool,
+    /// The kernel holds containers to AppArmor profiles.
+    pub app_armor: bool,
 }
 
 /// A resource of which the node has too little for a pod.
@@ -158,6 +160,10 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
             "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".to_owned(),
         );
     }
+    if needs_strict_groups(pod) && !has_strict_groups(measure.node) {
+        let text = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return rejected("SupplementalGroupsPolicyNotSupported", text.to_owned());
+    }
     if let Some(node) = measure.node
         && !pod.spec.as_ref().is_none_or(|spec| placement::affinity_allows(spec, node))
     {
@@ -181,6 +187,25 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
         );
     }
     None
+}
+
+/// Reports whether a pod's processes must have no groups of the image. Answers for upstream's
+/// `rejectPodAdmissionBasedOnSupplementalGroupsPolicy`.
+fn needs_strict_groups(pod: &Pod) -> bool {
+    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
+    policy.is_some_and(|policy| !matches!(policy, "" | "Merge"))
+}
+
+fn has_strict_groups(node: Option<&Node>) -> bool {
+    let features = node.and_then(|node| node.status.as_ref()?.features.as_ref());
+    features.and_then(|features| features.supplemental_groups_policy).unwrap_or(false)
+}
+
+/// Refuses what a node with room for the pod cannot do for it: those of upstream's admit handlers that come last.
+pub fn refuse_features(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
+    let text = app_armor::refuse(pod, measure.app_armor)?;
+    Some(("AppArmor".to_owned(), format!("Pod was rejected: {text}")))
 }
 
 /// False where the node has a taint that would have the pod removed at once.
@@ -344,6 +369,7 @@ mod tests {
             sysctls: &[],
             tolerations_compare: false,
             going_down: false,
+            app_armor: false,
         };
         let calm = measure(Pressure::default());
         let refuse = |pod: &Pod, measure: &Measure<'_>| {
@@ -377,6 +403,27 @@ mod tests {
             assert_eq!(refuse(&pod(bound(ip, protocol)), &busy).is_none(), fits, "{ip} {protocol}");
         }
         assert_eq!(reason(json!({"nodeSelector": {"disk": "hdd"}})).as_deref(), Some("NodeAffinity"));
+        let strict = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
+        assert_eq!(
+            refuse(&pod(strict.clone()), &calm),
+            Some((
+                "SupplementalGroupsPolicyNotSupported".into(),
+                "Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node".into()
+            ))
+        );
+        assert_eq!(reason(json!({"securityContext": {"supplementalGroupsPolicy": "Merge"}})), None);
+        let mut able = node.clone();
+        able.status = serde_json::from_value(json!({"features": {"supplementalGroupsPolicy": true}})).expect("status");
+        assert_eq!(refuse(&pod(strict), &Measure { node: Some(&able), ..measure(Pressure::default()) }), None);
+        let armored = pod(json!({"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}));
+        assert_eq!(
+            refuse_features(&armored, &calm),
+            Some((
+                "AppArmor".into(),
+                "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host".into()
+            ))
+        );
+        assert_eq!(refuse_features(&armored, &Measure { app_armor: true, ..measure(Pressure::default()) }), None);
         assert_eq!(reason(json!({"nodeSelector": {"disk": "ssd"}})), None);
         assert_eq!(reason(json!({"os": {"name": "linux"}})), None);
         assert_eq!(reason(json!({"os": {"name": "windows"}})).as_deref(), Some("PodOSNotSupported"));
@@ -417,6 +464,7 @@ mod tests {
             sysctls: &[],
             tolerations_compare: false,
             going_down,
+            app_armor: false,
         };
         let reason = |spec: serde_json::Value, going_down: bool| {
             refuse(&pod(spec), &measure(going_down)).map(|(reason, _)| reason).unwrap_or_default()

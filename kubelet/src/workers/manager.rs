@@ -1,6 +1,7 @@
 //! The pod map: merges the sources, starts and informs workers, remembers mirror pods.
 
 use super::admission::{self, Measure, Refusal};
+use super::app_armor;
 use super::context::WorkerContext;
 use super::mailbox::{Lifecycle, Mailbox};
 use super::preemption;
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use shared::run::contained_async;
 use shared::types::is_pod_terminal;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -64,6 +66,8 @@ pub struct Manager {
     pub mirror_changed: Notify,
     /// Wakes those who wait for pods to end.
     ended: Notify,
+    /// The kernel holds containers to AppArmor profiles.
+    app_armor: bool,
 }
 
 impl Manager {
@@ -76,6 +80,7 @@ impl Manager {
             shutdown,
             mirror_changed: Notify::new(),
             ended: Notify::new(),
+            app_armor: app_armor::is_enabled(Path::new("/")),
         })
     }
 
@@ -213,11 +218,15 @@ impl Manager {
             sysctls: &self.cx.settings.allowed_unsafe_sysctls,
             tolerations_compare: self.cx.settings.gates.enabled(shared::placement::COMPARES),
             going_down: node.going_down,
+            app_armor: self.app_armor,
         };
         if let Some(refusal) = admission::refuse(pod, &measure) {
             return Err(refusal);
         }
         let shortages = admission::shortages(pod, &measure);
+        if let Some(refusal) = admission::refuse_features(pod, &measure).filter(|_| shortages.is_empty()) {
+            return Err(refusal);
+        }
         let Some(first) = shortages.first() else { return Ok(Vec::new()) };
         if !pods::is_critical(pod) {
             return Err(first.refusal());

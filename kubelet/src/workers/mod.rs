@@ -5,6 +5,7 @@
 
 pub mod admission;
 mod allocation;
+pub mod app_armor;
 pub mod backoff;
 pub mod container;
 pub mod context;

@@ -198,11 +198,7 @@ pub fn container(
         masked_paths: if unmasked { Vec::new() } else { masked_paths },
         readonly_paths: if unmasked { Vec::new() } else { strings(&READ_ONLY) },
         seccomp: Some(seccomp(chosen, seccomp_root, seccomp_default)),
-        apparmor: own
-            .app_armor_profile
-            .as_ref()
-            .or_else(|| context.and_then(|c| c.app_armor_profile.as_ref()))
-            .map(apparmor),
+        apparmor: super::app_armor::profile(pod, container).as_ref().map(apparmor),
         ..v1::LinuxContainerSecurityContext::default()
     })
 }
