@@ -515,6 +515,8 @@ impl Kubelet {
             handlers: Handlers {
                 debugging: kubelet.enable_debugging_handlers,
                 system_logs: kubelet.enable_system_log_handler,
+                system_log_query: kubelet.enable_system_log_query && self.config.gates.enabled("NodeLogQuery"),
+                checkpoints: self.config.gates.enabled("ContainerCheckpoint"),
                 profiling: kubelet.enable_profiling_handler,
                 debug_flags: kubelet.enable_debug_flags_handler,
             },

@@ -115,7 +115,7 @@ impl Settings {
         self.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"))
     }
 
-    /// Makes the folders that a kubelet needs, that of plugins by its name.
+    /// Makes the folders that a kubelet needs, that of plugins by its name, and one for checkpoints where there are any.
     ///
     /// # Errors
     /// One of them cannot be made.
@@ -124,6 +124,13 @@ impl Settings {
         let folders: [&Path; 5] = [&self.root_dir, &pods, &registry, &self.pod_logs_dir, &self.container_logs_dir];
         for folder in folders {
             fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
+        }
+        if self.gates.enabled("ContainerCheckpoint") {
+            let folder = self.root_dir.join(CHECKPOINTS);
+            fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
+            // They hold the memory of processes.
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))
+                .with_context(|| format!("failed to restrict {}", folder.display()))?;
         }
         // What pods have is not for every user of the node. Log folders are read by collectors.
         for folder in [&self.root_dir, &pods, &registry] {

@@ -229,6 +229,17 @@ impl Runtime for Client {
         Ok(())
     }
 
+    async fn checkpoint_container(&self, id: &str, location: &str, timeout: Duration) -> Result<(), CriError> {
+        let message = v1::CheckpointContainerRequest {
+            container_id: id.to_owned(),
+            location: location.to_owned(),
+            timeout: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        };
+        let wait = if timeout.is_zero() { self.timeout } else { timeout };
+        self.runtime.clone().checkpoint_container(deadline(message, wait)).await.map_err(error)?;
+        Ok(())
+    }
+
     async fn exec(&self, message: v1::ExecRequest) -> Result<String, CriError> {
         Ok(self.runtime.clone().exec(self.request(message)).await.map_err(error)?.into_inner().url)
     }

@@ -143,6 +143,8 @@ pub trait Runtime: Exec {
     async fn container_status(&self, id: &str) -> Result<v1::ContainerStatus, CriError>;
     /// Opens a new log file after the old one was renamed.
     async fn reopen_log(&self, id: &str) -> Result<(), CriError>;
+    /// Writes a container's state to an archive; `timeout` zero is the runtime's usual deadline.
+    async fn checkpoint_container(&self, id: &str, location: &str, timeout: Duration) -> Result<(), CriError>;
     /// Prepares a streaming command; returns the URL to talk to.
     async fn exec(&self, request: v1::ExecRequest) -> Result<String, CriError>;
     /// Prepares attaching; returns the URL to talk to.

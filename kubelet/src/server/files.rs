@@ -18,6 +18,11 @@ pub(super) async fn serve(parts: &[&str], is_folder: bool) -> Answer {
     if is_folder {
         below.push('/');
     }
+    show(below).await
+}
+
+/// A folder's list or a file's content, by its decoded path below `/var/log`.
+pub(super) async fn show(below: String) -> Answer {
     match tokio::task::spawn_blocking(move || shared::serve::logs(&below)).await {
         Ok(Found::Folder(page)) => bytes("text/html; charset=utf-8", page.into_bytes()),
         Ok(Found::File(content)) => bytes("text/plain; charset=utf-8", content),

@@ -7,9 +7,12 @@
 
 pub mod access;
 pub mod answer;
+mod checkpoint;
 mod files;
+mod journal;
 pub mod logs;
 mod pods;
+mod profiles;
 pub mod query;
 mod relay;
 
@@ -26,6 +29,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use journal::{LogAnswer, LogQuery, NodeLogs};
 use rustls::pki_types::CertificateDer;
 use serde_json::Value;
 use shared::connections::{ConnectionLimits, Limited, Standing};
@@ -57,6 +61,10 @@ pub struct Handlers {
     pub debugging: bool,
     /// `enableSystemLogHandler`.
     pub system_logs: bool,
+    /// `enableSystemLogQuery`.
+    pub system_log_query: bool,
+    /// `ContainerCheckpoint`.
+    pub checkpoints: bool,
     /// `enableProfilingHandler`.
     pub profiling: bool,
     /// `enableDebugFlagsHandler`.
@@ -296,8 +304,33 @@ impl Server {
                 self.port_forward(request, &namespace, &pod, uid.as_deref()).await
             }
             (&Method::PUT, ["debug", "flags", "v"]) if debugging => self.set_verbosity(request).await,
-            (&Method::GET, ["logs", rest @ ..]) if debugging => files::serve(rest, path.ends_with('/')).await,
+            (&Method::GET, ["debug", "pprof", ..]) if debugging => profiles::serve(&request).await,
+            (&Method::GET, ["logs", rest @ ..]) if debugging => self.node_logs(&request, rest).await,
+            (&Method::POST, ["checkpoint", namespace, pod, container])
+                if port == Port::Secure && self.handlers.checkpoints =>
+            {
+                self.checkpoint(&request, namespace, pod, container).await
+            }
             _ => not_found(),
+        }
+    }
+
+    /// Files below `/var/log`, and logs of services where they may be asked for.
+    async fn node_logs<B>(&self, request: &Request<B>, parts: &[&str]) -> Answer {
+        let path = request.uri().path();
+        if !self.handlers.system_log_query {
+            return files::serve(parts, path.ends_with('/')).await;
+        }
+        match LogQuery::parse(&query::pairs(request.uri().query().unwrap_or_default())) {
+            Err(why) => answer::error(StatusCode::BAD_REQUEST, &why),
+            Ok(None) => files::serve(parts, path.ends_with('/')).await,
+            Ok(Some(asked)) => {
+                let below = path.strip_prefix("/logs").unwrap_or(path);
+                match NodeLogs::default().answer(asked, below, request.headers()) {
+                    LogAnswer::Answer(answer) => answer,
+                    LogAnswer::File(name) => files::show(name).await,
+                }
+            }
         }
     }
 
@@ -327,7 +360,14 @@ mod tests {
 
     #[test]
     fn handlers_that_are_off_say_so() {
-        let on = Handlers { debugging: true, system_logs: true, profiling: true, debug_flags: true };
+        let on = Handlers {
+            debugging: true,
+            system_logs: true,
+            system_log_query: true,
+            checkpoints: true,
+            profiling: true,
+            debug_flags: true,
+        };
         let paths = ["logs/x", "debug/pprof/heap", "debug/flags/v", "exec/n/p/c", "pods", "metrics"];
         let told = |handlers: Handlers| -> Vec<Option<&str>> {
             paths.iter().map(|path| handlers.disabled(&path.split('/').collect::<Vec<_>>())).collect()

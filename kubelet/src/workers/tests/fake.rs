@@ -150,6 +150,10 @@ impl Runtime for FakeRuntime {
     async fn reopen_log(&self, _: &str) -> Result<(), CriError> {
         unknown()
     }
+    async fn checkpoint_container(&self, id: &str, location: &str, timeout: Duration) -> Result<(), CriError> {
+        self.log.add(format!("checkpoint {id} to {location} in {}", timeout.as_secs()));
+        Ok(())
+    }
     async fn exec(&self, _: v1::ExecRequest) -> Result<String, CriError> {
         unknown()
     }
