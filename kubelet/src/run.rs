@@ -1,9 +1,13 @@
 //! The driver: builds the rooms, connects their doors, starts their tasks, and ends them in order. A kubelet that
 //! ends leaves its pods running; the next one adopts them.
+//! Answers for upstream's `cmd/kubelet/app/server.go` (`run`, `RunKubelet`) and `NewMainKubelet`.
+
+mod heard;
+mod identity;
 
 use crate::api::{ApiEvents, ApiObjects, ChangeDetection, InformedServices, slim_service};
 use crate::certs::MoreClients;
-use crate::config::{self, CommandLine, Config, KubeletConfiguration};
+use crate::config::{self, Config, KubeletConfiguration};
 use crate::cri;
 use crate::csi::{self, Drivers};
 use crate::devices::{self, DeviceHandler, Devices};
@@ -17,7 +21,6 @@ use crate::images::provider::Providers;
 use crate::images::pulled::PulledImages;
 use crate::lock;
 use crate::node::agent::Agent;
-use crate::node::object::NodeIdentity;
 use crate::node::shutdown_pods::{self, NodePods};
 use crate::node::{addresses, kmsg, lease, tunables, util_chains};
 use crate::objects::{ObjectSource, Standalone};
@@ -30,7 +33,8 @@ use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoC
 use crate::server::access::Access;
 use crate::server::{Handlers, Port, Server};
 use crate::settings::Settings;
-use crate::sources::{Source, SourceSet, annotations, file, manifest::Owner, mirror, url};
+use crate::sources::api::{self, PodStream};
+use crate::sources::{Source, SourceSet, file, manifest::Owner, mirror, url};
 use crate::stats::Stats;
 use crate::status::writer::Writer;
 use crate::userns::{self, UserNamespaces};
@@ -39,14 +43,16 @@ use crate::workers::context::{NoServices, NodeState, ServiceLister, WorkerContex
 use crate::workers::manager::Manager;
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
-use k8s_openapi::api::core::v1::{Node, Pod, Service, Taint};
+use heard::{ApiPods, Heard};
+use identity::identity;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use nix::sys::resource::{Resource, setrlimit};
 use shared::authn::{Authenticator, GroupAdder, OrAnonymous, TokenReviewAuthenticator, X509};
 use shared::authz::{AlwaysAllow, Authorizer, SubjectAccessReviewAuthorizer};
 use shared::events::Recorder;
 use shared::flags::FlagSet;
-use shared::informer::{Event, Factory, Informer, Scope};
+use shared::informer::{Event, Factory, Scope};
 use shared::run::{Shutdown, TaskGroup};
 use shared::traces::Tracer;
 use std::collections::BTreeMap;
@@ -139,26 +145,6 @@ fn write_traces(
     let end = shutdown.token().clone();
     tasks.spawn("traces", async move { exporting.run(end.cancelled()).await });
     Ok(tracer)
-}
-
-/// Sources of pods that have delivered.
-struct Heard {
-    file: AtomicBool,
-    url: AtomicBool,
-    pods: Option<Informer<Pod>>,
-}
-
-impl Heard {
-    fn all(&self) -> bool {
-        self.file.load(Ordering::Relaxed)
-            && self.url.load(Ordering::Relaxed)
-            && self.pods.as_ref().is_none_or(Informer::has_synced)
-    }
-
-    /// Reports whether a pod is in the API and cannot be decoded: what it has on the node stays.
-    fn is_unreadable(&self, uid: &str) -> bool {
-        self.pods.as_ref().is_some_and(|pods| pods.unreadable().contains_uid(uid))
-    }
 }
 
 /// Everything that was built.
@@ -284,6 +270,7 @@ impl Kubelet {
         );
         let here = || Scope { fields: Some(format!("spec.nodeName={node_name}")), ..Scope::default() };
         let heard = Arc::new(Heard {
+            api: AtomicBool::new(factory.is_none()),
             file: AtomicBool::new(kubelet.static_pod_path.is_empty()),
             url: AtomicBool::new(kubelet.static_pod_url.is_empty()),
             pods: factory.as_ref().map(|factory| factory.informer_in::<Pod>(here())),
@@ -311,7 +298,7 @@ impl Kubelet {
         cx.events.node(EventType::Normal, "Starting", "Starting kubelet.");
         self.listen(tasks, shutdown).await?;
         let _ = tokio::time::timeout(RUNTIME_PATIENCE, self.agent.prepare()).await;
-        self.informers();
+        self.informers(tasks, shutdown);
         tasks.spawn("status", Arc::clone(&self.writer).run(token.clone()));
         tasks.spawn("node", Arc::clone(&self.agent).run(token.clone()));
         tasks.spawn("pleg", pleg::run(Arc::clone(&self.manager), Arc::clone(&self.health), token.clone()));
@@ -392,28 +379,21 @@ impl Kubelet {
     }
 
     /// Pods and node out of the API server.
-    fn informers(&self) {
+    fn informers(&self, tasks: &TaskGroup, shutdown: &Shutdown) {
         let Some(factory) = &self.factory else { return };
         if let Some(pods) = &self.heard.pods {
-            pods.set_transform(|pod: &mut Pod| {
-                pod.metadata.managed_fields = None;
-                // Where a pod came from is not the pod's to say; a mirror pod is known by another annotation.
-                let annotations = pod.metadata.annotations.get_or_insert_default();
-                annotations.insert(annotations::SOURCE.to_owned(), annotations::SOURCE_API.to_owned());
-            });
-            let (manager, writer) = (Arc::clone(&self.manager), Arc::clone(&self.writer));
-            pods.add_handler(move |event| match event {
-                Event::Added(pod) | Event::Updated { new: pod, .. } => {
-                    // A pod that took another's name while the watch was away replaces it.
-                    if let Event::Updated { old, .. } = event
-                        && old.metadata.uid != pod.metadata.uid
-                    {
-                        manager.delete(old);
-                    }
-                    manager.upsert(Arc::clone(pod));
-                    writer.observed(pod);
+            pods.set_transform(api::transform);
+            let sink = ApiPods { manager: Arc::clone(&self.manager), writer: Arc::clone(&self.writer) };
+            let stream = Arc::new(PodStream::new(sink));
+            let told = Arc::clone(&stream);
+            pods.add_handler(move |event| told.tell(event));
+            let (pods, heard, token) = (pods.clone(), Arc::clone(&self.heard), shutdown.token().clone());
+            tasks.spawn("api-pods", async move {
+                tokio::select! {
+                    () = token.cancelled() => return,
+                    () = pods.synced() => stream.deliver(),
                 }
-                Event::Deleted(pod) => manager.delete(pod),
+                heard.api.store(true, Ordering::Relaxed);
             });
         }
         let name = &self.manager.context().settings.node_name;
@@ -625,12 +605,14 @@ fn user_namespaces(
 }
 
 /// The plugins that give credentials of registries.
-fn providers(line: &CommandLine) -> anyhow::Result<Providers> {
+fn providers(config: &Config) -> anyhow::Result<Providers> {
+    let line = &config.command_line;
     let (file, folder) = (&line.image_credential_provider_config, &line.image_credential_provider_bin_dir);
     if file.as_os_str().is_empty() || folder.as_os_str().is_empty() {
         return Ok(Providers::default());
     }
-    Providers::load(file, folder).map_err(|e| anyhow::anyhow!("failed to register CRI auth plugins: {e}"))
+    Providers::load(file, folder, &config.gates)
+        .map_err(|e| anyhow::anyhow!("failed to register CRI auth plugins: {e}"))
 }
 
 /// Returns the recorder of events: to the API server, or to the log where there is none.
@@ -653,48 +635,6 @@ fn services(factory: Option<&Factory>) -> Arc<dyn ServiceLister> {
             Arc::new(InformedServices(informer))
         }
         None => Arc::new(NoServices),
-    }
-}
-
-/// The addresses that a cloud's controller is told to look for.
-fn provided_ips(line: &CommandLine) -> Option<String> {
-    let ips: Vec<String> = line.node_ips.iter().map(IpAddr::to_string).collect();
-    (line.external_cloud && !ips.is_empty()).then(|| ips.join(","))
-}
-
-/// Taints of a new node; one that a cloud's controller has to look at first takes no pods before.
-fn taints(config: &Config) -> Vec<Taint> {
-    let mut taints = config.kubelet.register_with_taints.clone();
-    if config.command_line.external_cloud {
-        let (key, value) = ("node.cloudprovider.kubernetes.io/uninitialized".to_owned(), Some("true".to_owned()));
-        taints.push(Taint { key, value, effect: "NoSchedule".to_owned(), time_added: None });
-    }
-    taints
-}
-
-/// Returns the facts of the node that do not change.
-fn identity(
-    config: &Config,
-    settings: &Settings,
-    machine: MachineInfo,
-    allocatable: BTreeMap<String, Quantity>,
-    addresses: Vec<IpAddr>,
-) -> NodeIdentity {
-    let kubelet = &config.kubelet;
-    NodeIdentity {
-        name: settings.node_name.clone(),
-        addresses,
-        labels: config.command_line.node_labels.clone(),
-        taints: taints(config),
-        provider_id: kubelet.provider_id.clone(),
-        port: kubelet.port,
-        attach_detach: kubelet.enable_controller_attach_detach,
-        provided_ips: provided_ips(&config.command_line),
-        external_cloud: config.command_line.external_cloud,
-        capacity: resources::capacity(&machine, &settings.resources),
-        machine,
-        allocatable,
-        max_images: usize::try_from(kubelet.node_status_max_images).ok(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::conditions::{self, Inputs, Pressure, RuntimeState};
 use super::object::{self, NodeIdentity, Runtime};
+use crate::cri::v1::{RuntimeHandler, RuntimeHandlerFeatures};
 use crate::events::EventType;
 use crate::metrics::node_start::{self, NodeEvent};
 use crate::pleg::Health;

@@ -1,6 +1,7 @@
 //! Sources of pods: the API server, a folder of manifests, a manifest URL. Each delivers its whole current set; the pod
 //! map merges them.
 
+pub mod api;
 pub mod file;
 pub mod manifest;
 pub mod mirror;

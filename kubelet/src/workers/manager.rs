@@ -457,7 +457,7 @@ async fn until_done<F: Future<Output = ()>>(about: &str, shutdown: &Cancellation
 }
 
 /// Not yet run anywhere: a pod that already runs here stays, whatever has changed.
-fn is_new(pod: &Pod) -> bool {
+pub(crate) fn is_new(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let begun =
         status.is_some_and(|status| status.container_statuses.is_some() || status.init_container_statuses.is_some());
