@@ -1,4 +1,6 @@
 //! Objects that the rooms ask of the API server: what pods refer to, services, events.
+//! Answers for upstream's `pkg/kubelet/util/manager` and the clients of `pkg/kubelet/configmap` and
+//! `pkg/kubelet/secret`.
 
 use crate::env;
 use crate::events::{EventSink, EventType};

@@ -1,4 +1,5 @@
 //! Managers of what containers have to themselves, built in the order in which they depend on one another.
+//! Answers for the part of upstream's `NewContainerManager` that makes the CPU, memory and topology managers.
 
 use crate::config::Config;
 use crate::cpus::Cpus;

@@ -1,5 +1,6 @@
 //! TLS bootstrap: a bootstrap credential is exchanged for a client certificate, and a kubeconfig that uses it is
 //! written.
+//! Answers for upstream's `pkg/kubelet/certificate/bootstrap` (`LoadClientCert`).
 
 use std::path::Path;
 

@@ -1,5 +1,7 @@
 //! The kubelet's own certificates: the client certificate that a bootstrap credential is exchanged for and the serving
 //! pair, both renewed before they end.
+//! Answers for upstream's `pkg/kubelet/certificate` (`NewKubeletServerCertificateManager`,
+//! `NewKubeletClientCertificateManager`).
 
 mod bootstrap;
 mod request;

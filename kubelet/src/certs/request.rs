@@ -1,4 +1,5 @@
 //! Asking for a certificate: a CertificateSigningRequest is made, and watched until it is signed or refused.
+//! Answers for `RequestCertificate` and `WaitForCertificate` of upstream's `client-go/util/certificate/csr`.
 
 use crate::metrics::Role;
 use std::net::IpAddr;

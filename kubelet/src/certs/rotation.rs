@@ -1,4 +1,5 @@
 //! Keeps a certificate from ending: it is asked for anew when most of its life is over.
+//! Answers for the manager of upstream's `client-go/util/certificate` (`nextRotationDeadline`).
 
 use std::time::Duration;
 

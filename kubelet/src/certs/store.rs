@@ -1,4 +1,5 @@
 //! Pairs in files: `<name>-<time>.pem` holds a certificate and its key, `<name>-current.pem` leads to the newest.
+//! Answers for `NewFileStore` of upstream's `client-go/util/certificate`.
 
 use std::io::Write as _;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
 //! Cores, caches, sockets and NUMA nodes of the machine's processors.
+//! Answers for upstream's `pkg/kubelet/cm/cpumanager/topology`.
 
 use super::assignment::Level;
 use super::set::CpuSet;

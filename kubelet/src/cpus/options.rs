@@ -1,4 +1,5 @@
 //! Options of the static policy: `cpuManagerPolicyOptions`.
+//! Answers for upstream's `policy_options.go` of the CPU manager (`NewStaticPolicyOptions`).
 
 use super::assignment::Level;
 use super::machine::Topology;

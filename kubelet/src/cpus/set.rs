@@ -1,4 +1,5 @@
 //! Sets of processors in the kernel's notation: `0-3,8`.
+//! Answers for `k8s.io/utils/cpuset`.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,5 +1,6 @@
 //! The gRPC client. Channels connect lazily and reconnect with the transport's own back-off; every call but streams
 //! and pulls has a deadline.
+//! Answers for `remote_runtime.go` and `remote_image.go` of upstream's `cri-client`.
 
 use super::measured::Measured;
 use super::{CriError, Exec, ExecOutput, Runtime, labels, v1};

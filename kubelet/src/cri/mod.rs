@@ -1,5 +1,6 @@
 //! The container runtime interface: messages ([`v1`]), what the kubelet needs of a runtime ([`Runtime`]), and the
 //! gRPC client for it. Nothing else in the kubelet knows gRPC.
+//! Answers for upstream's `cri-api` and `cri-client`.
 
 mod client;
 mod measured;

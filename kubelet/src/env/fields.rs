@@ -1,5 +1,6 @@
 //! Field and resource references (`fieldRef`, `resourceFieldRef`), for the environment and
 //! for downward-API volumes.
+//! Answers for `ExtractFieldPathAsString` and `ExtractContainerResourceValue` of upstream.
 
 use super::EnvError;
 use crate::facts::PodFacts;

@@ -1,4 +1,5 @@
 //! Service links: the variables that tell a container where its namespace's services are.
+//! Answers for upstream's `pkg/kubelet/envvars` (`FromServices`).
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use shared::host_port;

@@ -1,4 +1,5 @@
 //! Image garbage: when the image file system fills up, images that nothing uses go, the longest unused first.
+//! Answers for upstream's `pkg/kubelet/images/image_gc_manager.go` (`GarbageCollect`, `freeSpace`, `detectImages`).
 
 use crate::config::KubeletConfiguration;
 use crate::cri::v1;

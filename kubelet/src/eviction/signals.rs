@@ -1,4 +1,6 @@
 //! Eviction signals and thresholds. Pure.
+//! Answers for `parseThresholdStatement`, `makeSignalObservations` and `thresholdsMet` of upstream's
+//! `pkg/kubelet/eviction`.
 
 use crate::config::KubeletConfiguration;
 use crate::stats::machine::{Disk, Memory};

@@ -1,4 +1,5 @@
 //! Thresholds over time: since when each is met, and which of them drive evictions. Pure.
+//! Answers for `thresholdsFirstObservedAt`, `thresholdsMetGracePeriod` and `nodeConditionsObservedSince`.
 
 use super::signals::{Observed, Signal, Threshold};
 use crate::node::conditions::Pressure;

@@ -1,4 +1,5 @@
 //! Runs lifecycle hooks.
+//! Answers for upstream's `pkg/kubelet/lifecycle/handlers.go`.
 
 use super::{HookError, HookTarget, Hooks};
 use crate::cri::Exec;

@@ -1,5 +1,6 @@
 //! Makes sure that a container's image is there and that its pod may use it: pull policy, credentials, back-off, one pull
 //! at a time (or several), events.
+//! Answers for upstream's `pkg/kubelet/images/image_manager.go` (`EnsureImageExists`).
 
 mod keyring;
 mod pace;

@@ -1,4 +1,5 @@
 //! Memory of NUMA nodes that is the system's and the kubelet's: `reservedMemory`.
+//! Answers for `getSystemReservedMemory` and `validateReservedMemory` of upstream's memory manager.
 
 use crate::topology::NumaNodes;
 use proto::quantity::Quantity;

@@ -1,4 +1,6 @@
 //! Registers the node and keeps its status true.
+//! Answers for upstream's `kubelet_node_status.go` (`registerWithAPIServer`, `tryUpdateNodeStatus`) and
+//! `updateRuntimeUp`.
 
 use super::conditions::{self, Inputs, Pressure, RuntimeState};
 use super::object::{self, NodeIdentity, Runtime};

@@ -1,4 +1,5 @@
 //! The node's Lease in `kube-node-lease`: the cheap heartbeat.
+//! Answers for `component-helpers/apimachinery/lease` of upstream.
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};

@@ -1,4 +1,5 @@
 //! The node object as this kubelet wants it. Pure.
+//! Answers for upstream's `initialNode`, `reconcileExtendedResource` and the setters of `pkg/kubelet/nodestatus`.
 
 use crate::cri::v1;
 use crate::devices::Count;

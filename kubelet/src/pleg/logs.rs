@@ -1,4 +1,5 @@
 //! Container logs on disk: rotation by size, removal, symlinks that lead nowhere.
+//! Answers for upstream's `pkg/kubelet/logs/container_log_manager.go` (`rotateLog`).
 
 use crate::cri::Runtime;
 use crate::cri::v1::ContainerState;

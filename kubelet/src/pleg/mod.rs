@@ -1,6 +1,7 @@
 //! Notices what happens in the runtime: container events where it offers them, a relist every second otherwise (and
 //! always, as events may be lost). Wakes the workers of pods that changed, and cleans up behind everybody: pods that
 //! nobody wants, old containers and sandboxes, big logs.
+//! Answers for upstream's `pkg/kubelet/pleg` (`GenericPLEG.Relist`, `EventedPLEG`).
 
 pub mod gc;
 pub mod logs;

@@ -1,4 +1,5 @@
 //! Sockets in the registry folder: each is one task, which registers its plugin, and forgets it when the socket goes.
+//! Answers for upstream's `pkg/kubelet/pluginmanager/pluginwatcher` and its reconciler.
 
 use super::Handlers;
 use super::registration::register;

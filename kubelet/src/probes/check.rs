@@ -1,4 +1,5 @@
 //! One probe attempt: exec, httpGet, tcpSocket or grpc.
+//! Answers for upstream's `pkg/kubelet/prober/prober.go` (`runProbe`) and `pkg/probe`.
 
 use super::http;
 use crate::cri::Exec;

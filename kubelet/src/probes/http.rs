@@ -1,5 +1,6 @@
 //! HTTP requests of probes and hooks: TLS without verification (a container's certificate
 //! is its own business), redirects within the host, answers read up to a bound.
+//! Answers for upstream's `pkg/probe/http` (`DoHTTPProbe`, `NewProbeRequest`).
 
 use http::header::{ACCEPT, AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use http::{HeaderMap, Method, Uri};

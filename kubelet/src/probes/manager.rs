@@ -1,4 +1,5 @@
 //! The prober: starts and stops the workers of a node's containers and keeps their results.
+//! Answers for upstream's `pkg/kubelet/prober/prober_manager.go` (`UpdatePodStatus`, `StopLivenessAndStartup`).
 
 use super::worker::{Shared, Worker, initial};
 use super::{ProbeKind, ProbeResult, ProbeUpdate, Probes, RunningContainer};

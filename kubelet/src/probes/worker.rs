@@ -1,4 +1,5 @@
 //! One probe of one container: the pure state of its thresholds, and the loop around it.
+//! Answers for `doProbe` of upstream's `pkg/kubelet/prober/worker.go`.
 
 use super::check::{ProbeOutcome, ProbeTarget, attempt};
 use super::metrics::Counted;

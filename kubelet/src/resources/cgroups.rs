@@ -1,4 +1,6 @@
 //! The kubelet's cgroup tree on the file system: `<root>/kubepods`, the tiers below it, one cgroup a pod.
+//! Answers for upstream's `cgroup_manager_linux.go`, `pod_container_manager_linux.go` and
+//! `qos_container_manager_linux.go`.
 
 use super::control::{Limit, Limits, Quota};
 use super::limits::{MIN_SHARES, pod_huge_pages, pod_limits, pod_requests, quota, shares};

@@ -1,4 +1,6 @@
 //! Quality of service and the limits that follow from a pod's requests: pure arithmetic.
+//! Answers for `ResourceConfigForPod`, `GetContainerOOMScoreAdjust`, `GetPodQOS` and `calculateLinuxResources` of
+//! upstream.
 
 use super::machine::page_size;
 use super::memory_qos;

@@ -1,4 +1,6 @@
 //! Capacity of the machine, and how much of it pods may request.
+//! Answers for `GetNodeAllocatableReservation` and `GetNodeAllocatableAbsolute` of upstream's
+//! `node_container_manager_linux.go`.
 
 use super::{CgroupVersion, MachineInfo, ResourceConfig};
 use crate::cpus::CpuSet;

@@ -1,4 +1,5 @@
 //! Access checks: authentication by client certificate and token, authorisation as access to subresources of the node.
+//! Answers for upstream's `pkg/kubelet/server/auth.go` (`GetRequestAttributes`).
 
 use super::answer::{Answer, error, text};
 use http::{Method, Request, StatusCode};

@@ -1,4 +1,5 @@
 //! `/logs/`: the files below `/var/log`.
+//! Answers for upstream's `ServeLogs`.
 
 use http::StatusCode;
 use shared::serve::Found;

@@ -1,4 +1,5 @@
 //! `/containerLogs`: a container's log as the runtime writes it, from the tail, from a time, and on as it grows.
+//! Answers for upstream's `GetKubeletContainerLogs`, `validateContainerLogStatus` and `ReadLogs`.
 
 use super::Server;
 use super::answer::{Answer, error, stream};

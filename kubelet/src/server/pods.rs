@@ -1,4 +1,5 @@
 //! Lists of pods, and finding the container that a request means.
+//! Answers for upstream's `getPods`, `getRunningPods` and `encodePods`.
 
 use super::Server;
 use super::answer::{Answer, error, json};

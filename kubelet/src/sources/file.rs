@@ -1,4 +1,5 @@
 //! A folder (or single file) of manifests, watched with inotify and read again every `fileCheckFrequency`.
+//! Answers for upstream's `pkg/kubelet/config/file.go` and `file_linux.go`.
 
 use super::manifest::{self, Owner};
 use jiff::Timestamp;

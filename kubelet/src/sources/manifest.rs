@@ -1,4 +1,5 @@
 //! Manifests to static pods: decoding, defaults, identity. Pure.
+//! Answers for upstream's `pkg/kubelet/config/common.go` (`applyDefaults`, `tryDecodeSinglePod`, `generatePodName`).
 
 use super::{annotations, references};
 use jiff::Timestamp;

@@ -1,5 +1,6 @@
 //! Mirror pods: the API server's images of static pods. Made, replaced and removed here; their status comes from the
 //! status room.
+//! Answers for upstream's `pkg/kubelet/pod/mirror_client.go` and `tryReconcileMirrorPods`.
 
 use super::annotations;
 use crate::pods;

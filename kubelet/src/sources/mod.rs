@@ -1,5 +1,6 @@
 //! Sources of pods: the API server, a folder of manifests, a manifest URL. Each delivers its whole current set; the pod
 //! map merges them.
+//! Answers for upstream's `pkg/kubelet/config`.
 
 pub mod api;
 pub mod file;

@@ -1,4 +1,5 @@
 //! Manifests from a URL, read again every `httpCheckFrequency`.
+//! Answers for upstream's `pkg/kubelet/config/http.go`.
 
 use super::manifest::Owner;
 use super::{Source, SourceSet, manifest};

@@ -1,4 +1,5 @@
 //! Status of single containers.
+//! Answers for `convertToAPIContainerStatuses` of upstream's `kubelet_pods.go`.
 
 use super::generate::Inputs;
 use crate::probes::ProbeResult;

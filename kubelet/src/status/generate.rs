@@ -1,4 +1,5 @@
 //! The pod's status as a pure function.
+//! Answers for `generateAPIPodStatus` and `getPhase` of upstream's `kubelet_pods.go`.
 
 use super::{conditions, containers};
 use crate::facts::PodFacts;

@@ -1,4 +1,5 @@
 //! The difference of two statuses as a strategic merge patch. Pure.
+//! Answers for `PatchPodStatus` and `PatchNodeStatus` of upstream.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,5 @@
 //! Brings pod statuses to the API server, and takes pods from it that are stopped and shall go.
+//! Answers for upstream's `pkg/kubelet/status/status_manager.go` (`syncBatch`, `canBeDeleted`) and for `PodIsFinished`.
 //!
 //! One entry a pod; a pod whose entry is newer than what the API server has is written as soon as there is a free
 //! hand, retried with back-off. Statuses of static pods go to their mirror pods.

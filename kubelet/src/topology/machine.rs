@@ -1,4 +1,5 @@
 //! NUMA nodes of the machine, as the kernel describes them below `/sys/devices/system/node`.
+//! Answers for the NUMA nodes that upstream's cadvisor reads.
 
 use std::collections::BTreeMap;
 use std::fs;

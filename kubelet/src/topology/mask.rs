@@ -1,4 +1,5 @@
 //! Sets of NUMA nodes.
+//! Answers for upstream's `pkg/kubelet/cm/topologymanager/bitmask`.
 
 use std::cmp::Ordering;
 

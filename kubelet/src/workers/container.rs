@@ -1,4 +1,5 @@
 //! Container configuration in the runtime's words. Pure: mounts, environment and image were prepared by the driver.
+//! Answers for `generateContainerConfig` and `makeMounts` of upstream's kuberuntime.
 
 use super::plan::container_hash;
 use super::sandbox::{pod_labels, seccomp_root};

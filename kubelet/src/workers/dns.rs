@@ -1,4 +1,5 @@
 //! A pod's resolver settings and hosts file. Pure.
+//! Answers for upstream's `pkg/kubelet/network/dns` (`GetPodDNS`) and `managedHostsFileContent`.
 
 use crate::cri::v1::DnsConfig;
 use crate::settings::Settings;

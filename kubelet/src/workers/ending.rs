@@ -1,4 +1,5 @@
 //! The end of a pod: stopping it, giving back what it had, removing its traces.
+//! Answers for upstream's `SyncTerminatingPod`, `SyncTerminatedPod` and `podResourcesAreReclaimed`.
 
 use super::kill;
 use super::worker::{RETRY, Worker};

@@ -1,4 +1,5 @@
 //! Stopping containers and pods: `preStop`, grace, order (ordinary containers first, sidecars last and in reverse).
+//! Answers for `killContainer`, `killPodWithSyncResult` and `killContainersWithSyncResult` of upstream's kuberuntime.
 
 use super::context::WorkerContext;
 use super::observed::{Container as Found, Observed, State};

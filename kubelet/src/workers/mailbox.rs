@@ -1,4 +1,5 @@
 //! Mailbox of a worker: what the pod map tells it, and how it wakes it.
+//! Answers for the updates of upstream's `podWorkers` (`UpdatePod`, `podSyncStatus`).
 
 use super::admission::Refusal;
 use crate::pods;

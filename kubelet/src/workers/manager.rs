@@ -1,4 +1,6 @@
 //! The pod map: merges the sources, starts and informs workers, remembers mirror pods.
+//! Answers for upstream's `pkg/kubelet/pod` manager, `HandlePodAdditions`, `HandlePodUpdates`, `HandlePodRemoves` and
+//! `retryPendingResizes`.
 
 use super::admission::{self, Measure, Refusal};
 use super::app_armor;

@@ -1,4 +1,5 @@
 //! Pod workers: one task per pod that turns what is desired and what the runtime has into runtime calls.
+//! Answers for upstream's `pkg/kubelet/pod_workers.go` and `pkg/kubelet/kuberuntime`.
 //!
 //! [`plan`] decides and is pure; the driver executes one plan at a time, observes and plans again. Nothing outside
 //! of this room creates, starts or stops sandboxes and containers.

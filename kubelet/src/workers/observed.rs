@@ -1,4 +1,5 @@
 //! State of one pod in the runtime.
+//! Answers for `GetPodStatus` of upstream's kuberuntime and `pkg/kubelet/container/cache.go`.
 
 use crate::cri::{CriError, Runtime, labels, v1};
 use k8s_openapi::api::core::v1::ResourceRequirements;

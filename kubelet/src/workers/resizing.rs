@@ -1,5 +1,6 @@
 //! A worker's part in a resize: it knows what its containers were given, and gives them what is allocated by now. The
 //! pod's cgroup grows before its containers do and shrinks after them.
+//! Answers for `doPodResizeAction` and `updatePodContainerResources` of upstream's kuberuntime.
 
 use super::kill;
 use super::observed::{Container as Found, Observed, State};

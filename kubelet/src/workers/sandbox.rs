@@ -1,4 +1,5 @@
 //! Sandbox configuration in the runtime's words. Pure.
+//! Answers for `generatePodSandboxConfig` of upstream's `kuberuntime_sandbox.go`.
 
 use super::dns::{Resolver, dns_config, hostname};
 use super::security;

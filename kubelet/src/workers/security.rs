@@ -1,4 +1,5 @@
 //! Security contexts in the runtime's words. Pure.
+//! Answers for upstream's `security_context.go` of kuberuntime and `pkg/securitycontext`.
 
 use crate::cri::v1;
 use k8s_openapi::api::core::v1::{

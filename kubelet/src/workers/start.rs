@@ -1,4 +1,5 @@
 //! Starting: sandboxes and containers, with everything that has to be prepared on the host.
+//! Answers for `startContainer` and `createPodSandbox` of upstream's kuberuntime.
 
 use super::container::{
     self, Prepared, absolute, block_devices, container_config, image_mount, log_symlink, propagation,

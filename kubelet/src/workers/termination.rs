@@ -1,4 +1,5 @@
 //! The message a container leaves when it ends: its termination file, or the end of its log.
+//! Answers for `getTerminationMessage` of upstream's kuberuntime.
 
 use super::observed::Container;
 use nix::fcntl::OFlag;

@@ -1,4 +1,6 @@
 //! The task of one pod: observes, plans, executes, reports; stops the pod when it has to go.
+//! Answers for upstream's `pod_workers.go` (`podWorkerLoop`), `SyncPod` and the active deadline handler
+//! (`pastActiveDeadline`).
 
 use super::backoff::Backoff;
 use super::context::WorkerContext;
