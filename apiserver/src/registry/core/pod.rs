@@ -19,13 +19,30 @@ pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyC
         }]);
     }
     object["status"] = status;
-    mend_grace_period(object);
+    mend(object);
     select_own_labels(object, !cx.gated.unmerged_keys);
     app_armor::sync_fields_and_annotations(object, cx.warnings);
 }
 
-/// A negative grace period is stored as one second, as upstream stores it.
-fn mend_grace_period(pod: &mut Value) {
+/// Prepares an update of a pod.
+pub(in crate::registry) fn prepare_update(new: &mut Value, _: &Value) {
+    mend(new);
+}
+
+/// Annotations by which kubelets of old were told of init containers.
+const INIT_CONTAINERS: [&str; 4] = [
+    "pod.alpha.kubernetes.io/init-containers",
+    "pod.beta.kubernetes.io/init-containers",
+    "pod.alpha.kubernetes.io/init-container-statuses",
+    "pod.beta.kubernetes.io/init-container-statuses",
+];
+
+/// Mends what upstream mends when it reads a pod, whoever sends it (`Convert_v1_Pod_To_core_Pod`): a negative grace period
+/// is one second, and annotations that stood for init containers are dropped, so that no old kubelet believes them.
+fn mend(pod: &mut Value) {
+    if let Some(annotations) = pod.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        INIT_CONTAINERS.iter().for_each(|name| drop(annotations.remove(*name)));
+    }
     if let Some(seconds) = pod.pointer_mut("/spec/terminationGracePeriodSeconds")
         && seconds.as_i64().is_some_and(|seconds| seconds < 0)
     {
@@ -184,6 +201,18 @@ mod tests {
             let mut new = json!({"status": sent});
             prepare_status(&mut new, &old);
             assert_eq!(new["status"], stored);
+        }
+    }
+
+    #[test]
+    fn pods_are_mended_whenever_they_are_written() {
+        let old = json!({"metadata": {}, "spec": {"terminationGracePeriodSeconds": -1}});
+        for (seconds, stored) in [(-1, 1), (-30, 1), (0, 0), (30, 30)] {
+            let mut new = json!({"metadata": {"annotations": {"a": "b", "pod.beta.kubernetes.io/init-containers": "[]"}},
+                "spec": {"terminationGracePeriodSeconds": seconds}});
+            prepare_update(&mut new, &old);
+            assert_eq!(new["spec"]["terminationGracePeriodSeconds"], stored, "{seconds}");
+            assert_eq!(new["metadata"]["annotations"], json!({"a": "b"}));
         }
     }
 

@@ -44,6 +44,7 @@ static ROWS: &[(&str, &str, Strategy)] = &[
         "pods",
         Strategy {
             prepare_create: Some(core::pod::prepare_create),
+            prepare_update: Some(core::pod::prepare_update),
             prepare_status: Some(core::pod::prepare_status),
             status_restores: &["deletionTimestamp", "ownerReferences"],
             grace: Some(core::pod::grace),
