@@ -107,9 +107,14 @@ impl Service {
         let of_container = |container: &str| self.devices.of_container(pods::uid(pod), container);
         let cx = self.manager.context();
         let (claims, cpus) = (&cx.claims, |container: &str| cx.cpus.ids(pod, container));
+        let with_claims = cx.settings.gates.enabled("KubeletPodResourcesDynamicResources");
+        let claimed = |container: &Container| match with_claims {
+            true => claims.of_container(pod, container).unwrap_or_default(),
+            false => Vec::new(),
+        };
         // A claim that is not prepared has no devices yet.
         let memory = |container: &str| cx.memory.of_container(pods::uid(pod), container);
-        resources(pod, of_container, |container| claims.of_container(pod, container).unwrap_or_default(), cpus, memory)
+        resources(pod, of_container, claimed, cpus, memory)
     }
 }
 
@@ -120,7 +125,8 @@ impl PodResourcesLister for Service {
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
         let pods = self.manager.pods();
-        let active = pods.iter().filter(|pod| !is_pod_terminal(pod));
+        let with_ended = !self.manager.context().settings.gates.enabled("KubeletPodResourcesListUseActivePods");
+        let active = pods.iter().filter(|pod| with_ended || !is_pod_terminal(pod));
         let pod_resources = active.map(|pod| self.of(pod)).collect();
         counted("list", Ok(v1::ListPodResourcesResponse { pod_resources }))
     }
@@ -140,6 +146,9 @@ impl PodResourcesLister for Service {
         &self,
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
+        if !self.manager.context().settings.gates.enabled("KubeletPodResourcesGet") {
+            return counted("get", Err(Status::unknown("PodResources API Get method disabled")));
+        }
         let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let pods = self.manager.pods();
         let found = pods.iter().find(|pod| pods::name(pod) == pod_name && pods::namespace(pod) == pod_namespace);

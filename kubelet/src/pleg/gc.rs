@@ -236,6 +236,7 @@ async fn take_down(cx: Arc<WorkerContext>, uids: Vec<String>, with_claims: Vec<S
             tracing::warn!(pod_uid = uid, error, "Could not give back the resource claims of a pod that is gone");
         }
     }
+    let (pods, mut failures) = (uids.len(), 0);
     for uid in uids {
         let unmounted = cx.volumes.unmount(&uid).await.map_err(|error| error.to_string());
         let folder = cx.settings.pod_dir(&uid);
@@ -244,9 +245,11 @@ async fn take_down(cx: Arc<WorkerContext>, uids: Vec<String>, with_claims: Vec<S
             Err(error) => Err(error),
         };
         if let Err(error) = removed {
+            failures += 1;
             tracing::warn!(pod_uid = uid, error, "Could not take down volumes of a pod that is gone");
         }
     }
+    crate::metrics::orphans_swept(pods, failures);
     cx.volumes.sweep().await;
 }
 

@@ -1,6 +1,8 @@
 //! Metrics of what plugins are asked for, under upstream's names.
 
-use shared::metrics::{counter, exponential, histogram};
+use shared::metrics::{counter, exponential, gauge, histogram};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Instant;
 
 /// Buckets of `csi_operations_seconds`.
@@ -48,6 +50,55 @@ pub fn claims<T, E>(operation: &str, begun: Instant, outcome: &Result<T, E>) {
     operations.with_label_values(&[operation, is_error]).observe(begun.elapsed().as_secs_f64());
 }
 
+/// Stands for all drivers.
+const ANY_DRIVER: &str = "<any>";
+
+/// Tells how many claims are in use, of the drivers of each; `before` are the drivers that were told last.
+#[expect(clippy::cast_precision_loss, reason = "a metric's value is a float")]
+pub fn claims_in_use<'a>(claims: impl Iterator<Item = Vec<&'a str>>, before: &mut BTreeSet<String>) {
+    let help = "[ALPHA] Number of resource claims that are in use on the node, by driver, and <any> for all";
+    let gauge = gauge("dra_resource_claims_in_use", help, &["driver_name"]);
+    let mut counts = BTreeMap::from([(ANY_DRIVER.to_owned(), 0_usize)]);
+    for drivers in claims {
+        for driver in drivers.into_iter().chain([ANY_DRIVER]) {
+            *counts.entry(driver.to_owned()).or_default() += 1;
+        }
+    }
+    for (driver, count) in &counts {
+        gauge.with_label_values(&[driver]).set(*count as f64);
+    }
+    for gone in before.iter().filter(|driver| !counts.contains_key(*driver)) {
+        // One that was never told is not there to be removed.
+        gauge.remove_label_values(&[gone]).ok();
+    }
+    *before = counts.into_keys().collect();
+}
+
+/// States of a plugin's socket, as metrics name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketState {
+    /// The socket is there.
+    Desired,
+    /// The plugin has registered.
+    Actual,
+}
+
+/// Tells that a socket is in a state, or is not any more.
+pub fn socket(socket: &Path, state: SocketState, is_in: bool) {
+    let help = "[ALPHA] Number of plugins, by socket and state";
+    let gauge = gauge("plugin_manager_total_plugins", help, &["socket_path", "state"]);
+    let state = match state {
+        SocketState::Desired => "desired_state_of_world",
+        SocketState::Actual => "actual_state_of_world",
+    };
+    let path = socket.display().to_string();
+    if is_in {
+        gauge.with_label_values(&[&path, state]).set(1.0);
+    } else {
+        gauge.remove_label_values(&[&path, state]).ok();
+    }
+}
+
 /// Counts a registration of a device plugin.
 pub fn device_registration(resource: &str) {
     let help = "[ALPHA] Number of registrations of device plugins, by resource";
@@ -89,6 +140,30 @@ mod tests {
         for (at, expected) in [(0, 0.1), (1, 0.153_412_740_463_439_1), (7, 2.0), (14, 40.0)] {
             assert!((buckets[at] - expected).abs() < 1e-9, "{at}: {}", buckets[at]);
         }
+    }
+
+    #[test]
+    fn claims_and_sockets_are_told_until_they_are_gone() {
+        let mut before = BTreeSet::new();
+        let sample =
+            |driver: &str, count: usize| format!("dra_resource_claims_in_use{{driver_name=\"{driver}\"}} {count}");
+        claims_in_use([vec!["a.test", "b.test"], vec!["a.test"]].into_iter(), &mut before);
+        let text = shared::metrics::gather();
+        for expected in [sample("a.test", 2), sample("b.test", 1)] {
+            assert!(text.contains(&expected), "{expected}: {text}");
+        }
+        claims_in_use([vec!["b.test"]].into_iter(), &mut before);
+        let text = shared::metrics::gather();
+        assert!(text.contains(&sample("b.test", 1)) && !text.contains("a.test"), "{text}");
+        let path = Path::new("/plugins/metrics-test.sock");
+        socket(path, SocketState::Desired, true);
+        socket(path, SocketState::Actual, true);
+        socket(path, SocketState::Actual, false);
+        let text = shared::metrics::gather();
+        let is_told = |state: &str| {
+            text.contains(&format!("total_plugins{{socket_path=\"{}\",state=\"{state}\"}} 1", path.display()))
+        };
+        assert!(is_told("desired_state_of_world") && !is_told("actual_state_of_world"), "{text}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Answers for upstream's `pkg/kubelet/pluginmanager/pluginwatcher` and its reconciler.
 
 use super::Handlers;
+use super::metrics::{self, SocketState};
 use super::registration::register;
 use shared::folder_watch::FolderWatch;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,11 +70,12 @@ pub async fn run(folder: PathBuf, handlers: Handlers, shutdown: CancellationToke
             // Its content may have changed before it was watched.
             continue;
         }
-        tasks
-            .iter()
-            .filter(|(path, task)| sockets.get(*path) != Some(&task.identity))
-            .for_each(|(_, t)| t.gone.cancel());
+        tasks.iter().filter(|(path, task)| sockets.get(*path) != Some(&task.identity)).for_each(|(path, task)| {
+            metrics::socket(path, SocketState::Desired, false);
+            task.gone.cancel();
+        });
         for (path, identity) in sockets {
+            metrics::socket(&path, SocketState::Desired, true);
             let before = tasks.remove(&path);
             let task = match before {
                 Some(task) if task.identity == identity && !task.gone.is_cancelled() => task,
@@ -133,7 +135,9 @@ async fn live(path: &Path, handlers: &Handlers, gone: &CancellationToken) {
     };
     let plugin = &registered.plugin;
     tracing::info!(kind = registered.kind, name = plugin.name, endpoint = %plugin.endpoint.display(), "Registered plugin");
+    metrics::socket(path, SocketState::Actual, true);
     gone.cancelled().await;
+    metrics::socket(path, SocketState::Actual, false);
     tracing::info!(kind = registered.kind, name = plugin.name, "Deregistering plugin, its socket is gone");
     let mut pause = RETRY.0;
     while let Err(error) = handlers[registered.kind].deregister(plugin).await {

@@ -21,6 +21,7 @@ use kube::api::{Api, DeleteParams, ListParams};
 use parking_lot::Mutex;
 use plugin::{Driver, Drivers};
 use state::{Claim, State};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,6 +68,8 @@ pub struct ResourceClaims {
     client: Option<kube::Client>,
     drivers: Drivers,
     state: Mutex<State>,
+    /// Drivers whose claims were counted last.
+    counted: Mutex<BTreeSet<String>>,
     locks: KeyedLocks<String>,
 }
 
@@ -79,10 +82,19 @@ impl ResourceClaims {
             State::default()
         });
         let (drivers, locks) = (Drivers::default(), KeyedLocks::default());
-        Arc::new(Self { file, node: node.to_owned(), objects, client, drivers, state: Mutex::new(state), locks })
+        let (node, state, counted) = (node.to_owned(), Mutex::new(state), Mutex::default());
+        let claims = Self { file, node, objects, client, drivers, state, counted, locks };
+        claims.count();
+        Arc::new(claims)
+    }
+
+    /// Counts the claims that are in use.
+    fn count(&self) {
+        metrics::claims_in_use(self.state.lock().drivers(), &mut self.counted.lock());
     }
 
     fn save(&self) -> Result<(), String> {
+        self.count();
         let written = self.state.lock().write(&self.file);
         written.map_err(|error| format!("checkpoint ResourceClaim state: {error}"))
     }

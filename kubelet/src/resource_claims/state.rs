@@ -210,6 +210,11 @@ impl State {
         self.0.values().flat_map(|claim| claim.pods.keys().cloned()).collect()
     }
 
+    /// Drivers of each claim.
+    pub(super) fn drivers(&self) -> impl Iterator<Item = Vec<&str>> {
+        self.0.values().map(|claim| claim.drivers.keys().map(String::as_str).collect())
+    }
+
     /// Removes a pod from those that have a claim. Reports whether it is the last, which stays until the claim is removed.
     pub(super) fn is_last(&mut self, claim: &Claim, uid: &str) -> bool {
         let Some(known) = self.0.get_mut(&(claim.namespace.clone(), claim.name.clone())) else { return false };

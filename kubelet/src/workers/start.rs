@@ -141,7 +141,8 @@ impl Start<'_> {
         let prepared = Prepared { attempt, env, mounts, devices, plugins, claimed, image_id, image_user, users };
         let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
         if let (Some(cpus), Some(linux)) = (cx.cpus.of_container(pods::uid(pod), name), config.linux.as_mut()) {
-            let is_exclusive = cx.cpus.exclusive(pods::uid(pod), name).is_some();
+            let without_quota = cx.settings.gates.enabled("DisableCPUQuotaWithExclusiveCPUs");
+            let is_exclusive = without_quota && cx.cpus.exclusive(pods::uid(pod), name).is_some();
             container::pin(linux.resources.get_or_insert_default(), &cpus, is_exclusive);
         }
         if let Some(linux) = config.linux.as_mut() {
@@ -246,7 +247,9 @@ impl Start<'_> {
         metrics::image_volumes(wanted.len(), None);
         for (volume, wanted) in wanted {
             let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
-            let (image, _) = cx.images.ensure(runtime, objects, events, pod, &wanted, sandbox.clone()).await?;
+            let pulled = cx.images.ensure(runtime, objects, events, pod, &wanted, sandbox.clone()).await;
+            crate::metrics::image_volume(pulled.is_err());
+            let (image, _) = pulled?;
             let user_specified_image = wanted.image.unwrap_or_default();
             found.insert(volume, v1::ImageSpec { image, user_specified_image, ..v1::ImageSpec::default() });
         }
