@@ -422,6 +422,22 @@ impl EventSink for ApiEvents {
         self.recorder.event(&about, kind(severity), reason, message);
     }
 
+    fn claim(&self, claim: &PersistentVolumeClaim, severity: EventType, reason: &str, message: &str) {
+        let metadata = &claim.metadata;
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("PersistentVolumeClaim".to_owned()),
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+            uid: metadata.uid.clone(),
+            resource_version: metadata.resource_version.clone(),
+            field_path: None,
+        };
+        let name = metadata.name.as_deref().unwrap_or_default();
+        tracing::info!(namespace = metadata.namespace, claim = name, ?severity, reason, message, "Event occurred");
+        self.recorder.event(&about, kind(severity), reason, message);
+    }
+
     fn node(&self, severity: EventType, reason: &str, message: &str) {
         tracing::info!(?severity, reason, message, "Event occurred");
         self.recorder.event(&self.node, kind(severity), reason, message);

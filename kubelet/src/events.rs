@@ -3,7 +3,7 @@
 //! Rooms of the kubelet report through [`EventSink`]; the driver forwards to the API server's recorder, a
 //! standalone kubelet (no API server) only logs, and tests record.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 
 /// Event severity as in `Event.type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum EventType {
 pub trait EventSink: Send + Sync {
     /// Reports about a pod; `field_path` is `spec.containers{name}` and the like, or empty for the whole pod.
     fn pod(&self, pod: &Pod, field_path: &str, kind: EventType, reason: &str, message: &str);
+    /// Reports about a claim of a pod.
+    fn claim(&self, claim: &PersistentVolumeClaim, kind: EventType, reason: &str, message: &str);
     /// Reports about the node object.
     fn node(&self, kind: EventType, reason: &str, message: &str);
 }
@@ -48,6 +50,12 @@ impl EventSink for LogSink {
         tracing::info!(pod = %format!("{namespace}/{name}"), field_path, ?kind, reason, message, "Event occurred");
     }
 
+    fn claim(&self, claim: &PersistentVolumeClaim, kind: EventType, reason: &str, message: &str) {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        tracing::info!(claim = %format!("{namespace}/{name}"), ?kind, reason, message, "Event occurred");
+    }
+
     fn node(&self, kind: EventType, reason: &str, message: &str) {
         tracing::info!(?kind, reason, message, "Event occurred");
     }
@@ -71,6 +79,9 @@ pub(crate) mod tests {
 
     impl EventSink for Recorded {
         fn pod(&self, _: &Pod, _: &str, kind: EventType, reason: &str, message: &str) {
+            self.node(kind, reason, message);
+        }
+        fn claim(&self, _: &PersistentVolumeClaim, kind: EventType, reason: &str, message: &str) {
             self.node(kind, reason, message);
         }
         fn node(&self, kind: EventType, reason: &str, message: &str) {

@@ -208,14 +208,17 @@ impl Kubelet {
             }
             None => Arc::new(Standalone),
         };
-        let drivers = Arc::new(Drivers::new(client.clone(), &node_name));
+        let counts_change = config.gates.enabled("MutableCSINodeAllocatableCount");
+        let drivers = Arc::new(Drivers::new(client.clone(), &node_name).with_changing_counts(counts_change));
         let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
         let verification = kubelet.image_verification().map_err(|problems| anyhow::Error::msg(problems.join(", ")))?;
         let records = config
             .gates
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| Arc::new(PulledImages::new(&settings.root_dir, verification)));
-        let providers = providers(&config)?;
+        let line = &config.command_line;
+        let (file, folder) = (&line.image_credential_provider_config, &line.image_credential_provider_bin_dir);
+        let providers = Providers::of(file, folder, &config.gates)?;
         let (prober, probe_updates) = probes::Manager::new(Arc::new(runtime.clone()), Arc::clone(&events));
         let writer = Writer::new(client.clone());
         let identity = identity(&config, &settings, machine.clone(), allocatable.clone(), addresses);
@@ -229,7 +232,12 @@ impl Kubelet {
         let network_error = Some("network state unknown".to_owned());
         let cx = Arc::new(WorkerContext {
             images: Images::new(settings.pulls, &settings.root_dir, records, providers),
-            volumes: Arc::new(volumes::Manager::new(&settings, Arc::clone(&objects), Arc::clone(&drivers))),
+            volumes: Arc::new(volumes::Manager::new(
+                &settings,
+                Arc::clone(&objects),
+                Arc::clone(&drivers),
+                Arc::clone(&events),
+            )),
             cpus: own.cpus,
             memory: own.memory,
             topology: own.topology,
@@ -422,7 +430,8 @@ impl Kubelet {
         let handlers: plugins::Handlers = handlers.into();
         tasks.spawn("plugins", plugins::run(folder, handlers, shutdown.token().clone()));
         let (drivers, token) = (Arc::clone(&self.drivers), shutdown.token().clone());
-        tasks.spawn("csi-node", async move { drivers.run(token).await });
+        let objects = Arc::clone(&self.manager.context().objects);
+        tasks.spawn("csi-node", async move { drivers.run(&*objects, token).await });
         let cx = self.manager.context();
         tasks.spawn("cpus", Arc::clone(&cx.cpus).run(Arc::clone(&cx.runtime), shutdown.token().clone()));
         tasks.spawn("resource-claims", claims.run(shutdown.token().clone()));
@@ -602,17 +611,6 @@ fn user_namespaces(
         .and_then(|ids| UserNamespaces::new(&settings.root_dir, ids, per_pod, config.kubelet.max_pods));
     let failed = "failed to run Kubelet: failed to create kubelet: create user namespace manager";
     made.map(Some).map_err(|error| anyhow::anyhow!("{failed}: {error}"))
-}
-
-/// The plugins that give credentials of registries.
-fn providers(config: &Config) -> anyhow::Result<Providers> {
-    let line = &config.command_line;
-    let (file, folder) = (&line.image_credential_provider_config, &line.image_credential_provider_bin_dir);
-    if file.as_os_str().is_empty() || folder.as_os_str().is_empty() {
-        return Ok(Providers::default());
-    }
-    Providers::load(file, folder, &config.gates)
-        .map_err(|e| anyhow::anyhow!("failed to register CRI auth plugins: {e}"))
 }
 
 /// Returns the recorder of events: to the API server, or to the log where there is none.

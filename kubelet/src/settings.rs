@@ -83,6 +83,8 @@ pub struct Settings {
     pub gates: FeatureGates,
     /// `volumePluginDir`: folder of FlexVolume drivers.
     pub volume_plugin_dir: PathBuf,
+    /// `volumeStatsAggPeriod`.
+    pub volume_stats_period: Duration,
 }
 
 /// Resources of Guaranteed pods that cannot be resized in place, since a static policy has placed them.

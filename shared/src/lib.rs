@@ -15,6 +15,7 @@ pub mod csi;
 pub mod declared_features;
 pub mod events;
 pub mod flags;
+pub mod flex;
 pub mod fnv;
 pub mod folder_watch;
 pub mod grpc;

@@ -530,6 +530,7 @@ impl Config {
             container_logs_dir: "/var/log/containers".into(),
             gates: self.gates.clone(),
             volume_plugin_dir: kubelet.volume_plugin_dir.clone().into(),
+            volume_stats_period: kubelet.volume_stats_agg_period.0,
             node_name: self.node_name(),
             hostname: self.hostname(),
             cluster_dns: kubelet.cluster_dns.clone(),
@@ -644,9 +645,8 @@ mod tests {
              imageMinimumGCAge: {zero}\nlogging: {{flushFrequency: 0, options: {{json: {{infoBufferSize: \"0\"}}, text: \
              {{infoBufferSize: \"0\"}}}}, verbosity: 0}}\nmemorySwap: {{}}\nnodeStatusReportFrequency: {zero}\n\
              nodeStatusUpdateFrequency: {zero}\nrotateCertificates: true\nruntimeRequestTimeout: {zero}\n\
-             shutdownGracePeriod: {zero}\nshutdownGracePeriodCriticalPods: {zero}\n\
-             staticPodPath: /etc/kubernetes/manifests\nstreamingConnectionIdleTimeout: {zero}\nsyncFrequency: {zero}\n\
-             volumeStatsAggPeriod: {zero}\n"
+             shutdownGracePeriod: {zero}\nshutdownGracePeriodCriticalPods: {zero}\nsyncFrequency: {zero}\n\
+             staticPodPath: /etc/kubernetes/manifests\nstreamingConnectionIdleTimeout: {zero}\nvolumeStatsAggPeriod: {zero}\n"
         );
         std::fs::write(&file, text).expect("file");
         let config = load(&FlagSet::of("kubelet", &[&format!("--config={}", file.display())]).expect("flags"));

@@ -1,15 +1,17 @@
 //! Volumes that have to be attached to the node before they are mounted: the controller manager attaches them, and detaches
 //! what the node does not report in use. Upstream's `VerifyControllerAttachedVolume` and `csi_attacher.go`.
 
+use super::error::VolumeFailure;
 use super::operations::Csi;
-use super::volume::Volume;
+use super::volume::{self, Lifecycle, Volume};
 use crate::objects::{ObjectError, ObjectSource};
+use crate::volumes::metrics::{self, VolumeOperation};
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 /// Longest wait of a pod for one volume, upstream's.
@@ -60,6 +62,15 @@ fn outcome(attachment: &VolumeAttachment) -> Result<Option<BTreeMap<String, Stri
         Some(message) => Err(message),
         None => Ok(None),
     }
+}
+
+/// gRPC's code of what is used up.
+const RESOURCE_EXHAUSTED: i32 = 8;
+
+/// Reports whether a volume cannot be attached because the node has as many as it can. Upstream's `isResourceExhaustError`.
+fn is_exhausted(attachment: &VolumeAttachment) -> bool {
+    let error = attachment.status.as_ref().and_then(|status| status.attach_error.as_ref());
+    error.and_then(|error| error.error_code) == Some(RESOURCE_EXHAUSTED)
 }
 
 impl Attachments {
@@ -181,6 +192,40 @@ impl Attachments {
             }
             tokio::time::sleep(PERIOD).await;
         }
+    }
+}
+
+impl Csi {
+    /// Waits for the attachment of a volume that needs one: what the attacher tells the driver's node service.
+    pub(super) async fn attached(
+        &self,
+        uid: &str,
+        volume: &Volume,
+        object: Option<&CSIDriver>,
+    ) -> Result<BTreeMap<String, String>, VolumeFailure> {
+        if volume.lifecycle == Lifecycle::Ephemeral || !volume::needs_attachment(object) {
+            return Ok(BTreeMap::new());
+        }
+        self.attachments.use_by(&volume.unique_name(), uid);
+        let begun = Instant::now();
+        let attached = self.attachments.wait(&*self.objects, volume, &self.node).await;
+        metrics::ended(&volume.plugin(), VolumeOperation::VerifyAttached, begun, attached.is_err());
+        let Err(error) = attached else { return attached.map_err(VolumeFailure::Attach) };
+        if self.is_exhausted(volume, object).await {
+            // The scheduler has to know how many there can be.
+            self.drivers.update_one(&volume.driver).await;
+            return Err(VolumeFailure::Exhausted(error));
+        }
+        Err(VolumeFailure::Attach(error))
+    }
+
+    /// Reports whether a volume is not attached because the node has as many as it can. Upstream's `VerifyExhaustedResource`.
+    async fn is_exhausted(&self, volume: &Volume, object: Option<&CSIDriver>) -> bool {
+        if object.is_none_or(|object| !self.drivers.may_change_count(object)) {
+            return false;
+        }
+        let attachment = self.objects.volume_attachment(&volume.attachment(&self.node)).await;
+        attachment.is_ok_and(|attachment| is_exhausted(&attachment))
     }
 }
 

@@ -2,16 +2,20 @@
 
 use super::driver::Driver;
 use super::node::NodeObjects;
+use crate::objects::ObjectSource;
 use crate::plugins::{Handler, Plugin};
 use async_trait::async_trait;
+use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Type that drivers register as.
 pub const KIND: &str = "CSIPlugin";
 
+/// Upstream's shortest `nodeAllocatableUpdatePeriodSeconds`: how soon a change of one is seen.
+const LOOK: Duration = Duration::from_secs(10);
 /// First and longest wait for the node to be there.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
@@ -22,6 +26,8 @@ pub struct Drivers {
     objects: Option<NodeObjects>,
     /// Held while the API is told of a driver: the last word must be of the last state.
     telling: tokio::sync::Mutex<()>,
+    /// The gate `MutableCSINodeAllocatableCount`: drivers may change the number of volumes that they can have on the node.
+    counts_change: bool,
 }
 
 impl Drivers {
@@ -31,11 +37,23 @@ impl Drivers {
             known: Mutex::default(),
             objects: client.map(|client| NodeObjects::new(client, node)),
             telling: Default::default(),
+            counts_change: false,
         }
     }
 
-    /// Makes the node's CSINode as soon as there is a node.
-    pub async fn run(&self, shutdown: CancellationToken) {
+    /// Lets drivers change the number of volumes that they can have on the node.
+    #[must_use]
+    pub fn with_changing_counts(self, counts_change: bool) -> Self {
+        Self { counts_change, ..self }
+    }
+
+    /// Makes the node's CSINode as soon as there is a node, and keeps it up to date, until shutdown.
+    pub async fn run(&self, objects: &dyn ObjectSource, shutdown: CancellationToken) {
+        self.initialize(&shutdown).await;
+        self.update(objects, shutdown).await;
+    }
+
+    async fn initialize(&self, shutdown: &CancellationToken) {
         let Some(objects) = &self.objects else { return };
         let mut pause = RETRY.0;
         loop {
@@ -58,6 +76,47 @@ impl Drivers {
         known.ok_or_else(|| format!("driver name {name} not found in the list of registered CSI drivers"))
     }
 
+    /// Asks drivers again for the number of volumes that they can have on the node, each in the period of its `CSIDriver`, until
+    /// shutdown. Upstream's `csiNodeUpdater`.
+    async fn update(&self, objects: &dyn ObjectSource, shutdown: CancellationToken) {
+        let mut last = BTreeMap::new();
+        if !self.counts_change {
+            return;
+        }
+        while shutdown.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+            let names: Vec<String> = self.known.lock().keys().cloned().collect();
+            let mut periods = BTreeMap::new();
+            for name in names {
+                let object = objects.csi_driver(&name).await.ok().flatten();
+                periods.extend(object.as_deref().and_then(update_period).map(|period| (name, period)));
+            }
+            for name in due(&mut last, &periods, Instant::now()) {
+                self.update_one(&name).await;
+            }
+        }
+    }
+
+    /// Reports whether a driver may change the number of volumes that it can have on the node.
+    pub(super) fn may_change_count(&self, object: &CSIDriver) -> bool {
+        self.counts_change && update_period(object).is_some()
+    }
+
+    /// Asks a driver again for the number of volumes that it can have on the node.
+    pub(super) async fn update_one(&self, name: &str) {
+        let Ok(driver) = self.get(name) else { return };
+        let updated = async {
+            let info = driver.info().await.map_err(|error| format!("error calling NodeGetInfo: {error}"))?;
+            let _telling = self.telling.lock().await;
+            match &self.objects {
+                Some(objects) => objects.update(name, &info).await,
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = updated.await {
+            tracing::error!(driver = name, error, "Failed to update CSIDriver");
+        }
+    }
+
     async fn install(&self, driver: &Driver) -> Result<(), String> {
         let info = driver.info().await.map_err(|error| format!("error calling NodeGetInfo: {error}"))?;
         let _telling = self.telling.lock().await;
@@ -66,6 +125,30 @@ impl Drivers {
             None => Ok(()),
         }
     }
+}
+
+/// Period in which a driver wants to be asked for its number of volumes; none where it does not change.
+fn update_period(driver: &CSIDriver) -> Option<Duration> {
+    let seconds = driver.spec.node_allocatable_update_period_seconds?;
+    u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+}
+
+/// Drivers that are to be asked now, by their periods; a driver or period that is new counts from now on.
+fn due(
+    last: &mut BTreeMap<String, (Duration, Instant)>,
+    periods: &BTreeMap<String, Duration>,
+    now: Instant,
+) -> Vec<String> {
+    last.retain(|name, (period, _)| periods.get(name) == Some(period));
+    let mut due = Vec::new();
+    for (name, period) in periods {
+        let (_, at) = last.entry(name.clone()).or_insert((*period, now));
+        if now.saturating_duration_since(*at) >= *period {
+            *at = now;
+            due.push(name.clone());
+        }
+    }
+    due
 }
 
 /// The major version of `1.2.3` or `v1.2`.
@@ -114,6 +197,33 @@ impl Drivers {
         let mut known = self.known.lock();
         if known.get(&plugin.name).is_some_and(|driver| driver.endpoint == plugin.endpoint) {
             known.remove(&plugin.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_are_asked_in_their_periods() {
+        let (mut last, start) = (BTreeMap::new(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let periods = |list: &[(&str, u64)]| -> BTreeMap<String, Duration> {
+            list.iter().map(|(name, period)| ((*name).to_owned(), Duration::from_secs(*period))).collect()
+        };
+        let both = periods(&[("a", 10), ("b", 30)]);
+        for (second, expected) in [(0, &[][..]), (9, &[]), (10, &["a"]), (19, &[]), (30, &["a", "b"])] {
+            assert_eq!(due(&mut last, &both, at(second)), expected, "{second}");
+        }
+        // Another period begins anew, and so does a driver that was away.
+        let other = periods(&[("a", 20)]);
+        assert_eq!(due(&mut last, &other, at(49)), Vec::<String>::new());
+        assert_eq!(due(&mut last, &periods(&[("a", 20), ("b", 30)]), at(69)), ["a"]);
+        for (seconds, expected) in [(Some(60), Some(60)), (Some(0), None), (Some(-1), None), (None, None)] {
+            let mut driver = CSIDriver::default();
+            driver.spec.node_allocatable_update_period_seconds = seconds;
+            assert_eq!(update_period(&driver), expected.map(Duration::from_secs));
         }
     }
 }

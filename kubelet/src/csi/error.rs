@@ -16,10 +16,21 @@ pub(super) struct CallError {
 pub(crate) enum VolumeFailure {
     /// Attaching, or waiting for it.
     Attach(String),
+    /// The node can have no more volumes of the driver: text of the wait for the attachment.
+    Exhausted(String),
     /// Staging: once for the node.
     Stage(String),
     /// Publishing: once for each pod.
     Publish(String),
-    /// Growing the file system, or the device.
-    Expand(String),
+    /// Giving a pod a device that is published.
+    Map(String),
+}
+
+impl VolumeFailure {
+    /// The cause.
+    pub(super) fn text(&self) -> &str {
+        let (Self::Attach(text) | Self::Exhausted(text) | Self::Stage(text) | Self::Publish(text) | Self::Map(text)) =
+            self;
+        text
+    }
 }

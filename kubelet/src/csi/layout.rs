@@ -168,6 +168,11 @@ impl Layout {
         }
     }
 
+    /// Folder that a published device is bound in, for each pod that has it.
+    pub(super) fn bound(&self, name: &str) -> PathBuf {
+        self.devices().join(name).join("dev")
+    }
+
     /// Folder of the record of a volume that is published.
     pub(super) fn published(&self, uid: &str, name: &str, is_block: bool) -> PathBuf {
         if is_block { self.device_record(name) } else { self.pod_volume(uid, name) }

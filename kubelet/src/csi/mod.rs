@@ -9,7 +9,6 @@ mod attach;
 mod driver;
 mod drivers;
 mod error;
-mod expansion;
 mod layout;
 mod migration;
 mod node;

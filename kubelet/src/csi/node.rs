@@ -111,6 +111,13 @@ fn replaced(mut node: CSINode, driver: &str, entry: Option<CSINodeDriver>) -> CS
     node
 }
 
+/// Puts an entry in the place of the driver's, if it has one.
+fn updated(node: CSINode, entry: CSINodeDriver) -> CSINode {
+    let name = entry.name.clone();
+    let is_listed = node.spec.drivers.iter().any(|known| known.name == name);
+    if is_listed { replaced(node, &name, Some(entry)) } else { node }
+}
+
 async fn timely<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     let late = |_| "the API server did not answer in time".to_owned();
     tokio::time::timeout(DEADLINE, call).await.map_err(late)?.map_err(|error| error.to_string())
@@ -170,6 +177,11 @@ impl NodeObjects {
             self.patch(&patch).await.map_err(|error| format!("error updating node: {error}"))?;
         }
         self.change(|node| replaced(node, driver, Some(entry(driver, info)))).await
+    }
+
+    /// Tells how many volumes a driver that is listed can have on the node by now. Upstream's `UpdateCSIDriver`.
+    pub(super) async fn update(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String> {
+        self.change(|node| updated(node, entry(driver, info))).await
     }
 
     /// Tells that a driver is gone. Upstream's `UninstallCSIDriver`.
@@ -239,6 +251,11 @@ mod tests {
         assert_eq!(serde_json::to_value(&one.spec.drivers).expect("drivers"), expected);
         let two = replaced(one, "d", Some(entry("d", &info("n2", 0, &[]))));
         assert_eq!(serde_json::to_value(&two.spec.drivers).expect("drivers"), json!([{"name": "d", "nodeID": "n2"}]));
+        let limit =
+            |count| updated(two.clone(), entry("d", &info("n2", count, &[]))).spec.drivers[0].allocatable.clone();
+        assert_eq!(limit(4).and_then(|most| most.count), Some(4));
+        assert_eq!(limit(0), None);
+        assert_eq!(updated(made.clone(), entry("d", &info("n2", 4, &[]))), made, "it has not registered");
         assert_eq!(replaced(two, "d", None), made);
     }
 

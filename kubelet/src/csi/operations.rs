@@ -6,17 +6,19 @@ use super::drivers::Drivers;
 use super::error::{CallError, VolumeFailure};
 use super::layout::{self, Key, Layout, Published, Record};
 use super::selinux::{Selinux, mount_option};
+use super::v1;
 use super::volume::{self, Lifecycle, SecretName, Volume};
-use super::{expansion, v1};
 use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
 use crate::pods;
+use crate::volumes::block::BlockDevices;
+use crate::volumes::growth::{GrowthFailure, Sizes};
 use crate::volumes::metrics::{self, VolumeOperation};
 use crate::volumes::mounts;
 use crate::volumes::tokens::Tokens;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -27,6 +29,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use tonic::Code;
 
 /// Key of what a driver is told of the pod's tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
@@ -49,14 +52,17 @@ impl From<VolumeGroup> for (u32, bool) {
 /// Volumes of CSI drivers on one node.
 pub(crate) struct Csi {
     pub(super) layout: Layout,
-    node: String,
-    objects: Arc<dyn ObjectSource>,
+    pub(super) node: String,
+    pub(super) objects: Arc<dyn ObjectSource>,
     pub(super) drivers: Arc<Drivers>,
     tokens: Arc<Tokens>,
     pub(super) attachments: Attachments,
     pub(super) selinux: Selinux,
     pub(super) locks: KeyedLocks<Key>,
     pub(super) done: Mutex<Done>,
+    /// The gate `CSIVolumeHealth`: drivers are asked whether volumes are well.
+    pub(super) tells_health: bool,
+    pub(super) blocks: BlockDevices,
 }
 
 /// Work that this process has done and need not do again, and for whom.
@@ -134,7 +140,13 @@ impl Csi {
         let staged = staged.iter().map(|found| Attachments::staging(unique(&found.record)));
         let attachments = Attachments::new(is_attached_by_controller, published.chain(staged));
         let (locks, done, selinux) = (KeyedLocks::default(), Mutex::default(), Selinux::default());
-        Self { layout, node: node.to_owned(), objects, drivers, tokens, attachments, selinux, locks, done }
+        let (node, tells_health, blocks) = (node.to_owned(), false, BlockDevices::default());
+        Self { layout, node, objects, drivers, tokens, attachments, selinux, locks, done, tells_health, blocks }
+    }
+
+    /// Asks drivers whether volumes are well.
+    pub(crate) fn with_health(self, tells_health: bool) -> Self {
+        Self { tells_health, ..self }
     }
 
     /// Mounts volumes with labels, as this node has them.
@@ -191,25 +203,8 @@ impl Csi {
         let object = object.map_err(|error| publish(format!("error getting CSIDriver {}: {error}", volume.driver)))?;
         volume::check_lifecycle(volume, object.as_deref()).map_err(publish)?;
         self.done.lock().wanted.insert((uid.to_owned(), volume.key()));
-        let context = self.attached(uid, volume, object.as_deref()).await.map_err(VolumeFailure::Attach)?;
+        let context = self.attached(uid, volume, object.as_deref()).await?;
         Ok(Ready::Unpublished(Prepared { object, context }))
-    }
-
-    /// Waits for the attachment of a volume that needs one: what the attacher tells the driver's node service.
-    async fn attached(
-        &self,
-        uid: &str,
-        volume: &Volume,
-        object: Option<&CSIDriver>,
-    ) -> Result<BTreeMap<String, String>, String> {
-        if volume.lifecycle == Lifecycle::Ephemeral || !volume::needs_attachment(object) {
-            return Ok(BTreeMap::new());
-        }
-        self.attachments.use_by(&volume.unique_name(), uid);
-        let begun = Instant::now();
-        let attached = self.attachments.wait(&*self.objects, volume, &self.node).await;
-        metrics::ended(&volume.plugin(), VolumeOperation::VerifyAttached, begun, attached.is_err());
-        attached
     }
 
     /// Publishes a volume for a pod, staged first where the driver does so: its path. Once begun it must be awaited.
@@ -245,6 +240,10 @@ impl Csi {
             self.done.lock().staged.insert(key);
         }
         self.publish_staged(&call, is_again).await.map_err(VolumeFailure::Publish)?;
+        if volume.is_block {
+            let (target, folder) = (self.layout.target(uid, &volume.name, true), self.layout.bound(&volume.name));
+            self.blocks.hold(&target, &folder, uid).await.map_err(VolumeFailure::Map)?;
+        }
         let mut done = self.done.lock();
         if call.label.is_some() {
             done.labelled.insert((uid.to_owned(), volume.name.clone()));
@@ -484,59 +483,42 @@ impl Csi {
         if object.as_ref().is_none_or(|object| object.spec.requires_republish != Some(true)) {
             return Ok(Ready::Published);
         }
-        let context = self.attached(uid, volume, object.as_deref()).await.map_err(VolumeFailure::Attach)?;
+        let context = self.attached(uid, volume, object.as_deref()).await?;
         Ok(Ready::Again(Prepared { object, context }))
     }
 
-    /// Grows a published volume to the size of the persistent one, and tells the claim. Upstream's `NodeExpander`.
-    pub(crate) async fn expand(
-        &self,
-        pod: &Pod,
-        volume: &Volume,
-        claim: &PersistentVolumeClaim,
-    ) -> Result<(), VolumeFailure> {
-        let Some(bytes) = expansion::wanted(claim, volume) else { return Ok(()) };
+    /// Grows a published volume by its driver.
+    ///
+    /// # Errors
+    /// The driver cannot, or failed; upstream's texts.
+    pub(crate) async fn expand(&self, pod: &Pod, volume: &Volume, sizes: Sizes) -> Result<(), GrowthFailure> {
+        let failed = |message: String| GrowthFailure { message, ..GrowthFailure::default() };
         let _guard = self.locks.lock(&volume.key()).await;
-        let call = self.call(pod, volume, None, Prepared::default()).await?;
+        let call = self.call(pod, volume, None, Prepared::default()).await;
+        let call = call.map_err(|failure| failed(failure.text().to_owned()))?;
         if !call.can(Capability::ExpandVolume) {
-            return Ok(());
+            let message = format!("NodeExpand is not supported by the CSI driver {}", volume.driver);
+            return Err(GrowthFailure { is_final: true, is_unsupported: true, ..failed(message) });
         }
-        let failed = |error: String| VolumeFailure::Expand(error);
         let secrets = self.secrets("NodeExpandSecretRef", volume.expand_secret.as_ref()).await.map_err(failed)?;
         let request = v1::NodeExpandVolumeRequest {
             volume_id: volume.handle.clone(),
             volume_path: self.layout.target(pods::uid(pod), &volume.name, volume.is_block).display().to_string(),
-            capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+            capacity_range: Some(v1::CapacityRange { required_bytes: sizes.new, limit_bytes: 0 }),
             staging_target_path: self.staging_text(volume, &call.able),
             volume_capability: Some(call.capability()),
             secrets,
         };
-        let claim = self.tell(claim, expansion::begun(claim)).await.map_err(failed)?;
         let begun = Instant::now();
         let grown = call.driver.expand(request).await;
         metrics::ended(&volume.plugin(), VolumeOperation::Grow, begun, grown.is_err());
-        match grown {
-            Ok(_) => {
-                let size = volume.capacity.clone().unwrap_or_default();
-                self.tell(&claim, expansion::finished(&claim, &size)).await.map(drop).map_err(failed)
-            }
-            // It is as large as it can be: the pod uses it all the same.
-            Err(error) if expansion::is_infeasible(error.code) => {
-                tracing::warn!(volume = volume.name, %error, "NodeExpandVolume failed, and is not tried again");
-                self.tell(&claim, expansion::refused(&claim)).await.map(drop).map_err(failed)
-            }
-            Err(error) => Err(failed(error.to_string())),
-        }
-    }
-
-    async fn tell(
-        &self,
-        claim: &PersistentVolumeClaim,
-        patch: serde_json::Value,
-    ) -> Result<Arc<PersistentVolumeClaim>, String> {
-        let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
-        let patched = self.objects.patch_claim_status(namespace.unwrap_or_default(), name.unwrap_or_default(), &patch);
-        patched.await.map_err(|error| format!("error updating PVC status: {error}"))
+        grown.map(drop).map_err(|error| GrowthFailure {
+            message: format!("Expander.NodeExpand failed to expand the volume : {error}"),
+            is_final: error.is_final,
+            is_infeasible: matches!(error.code, Code::OutOfRange | Code::InvalidArgument | Code::NotFound),
+            is_in_use: error.code == Code::FailedPrecondition,
+            is_unsupported: false,
+        })
     }
 }
 

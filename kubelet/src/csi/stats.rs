@@ -7,8 +7,9 @@ use super::volume::Volume;
 use crate::volumes::Usage;
 
 impl Csi {
-    /// Asks a volume's driver for its numbers; none where it does not know them. Upstream's `metricsCsi`.
-    pub(crate) async fn usage(&self, uid: &str, volume: &Volume) -> Option<Usage> {
+    /// Asks a volume's driver for its numbers, and what is wrong with it; none where it does not know them. Upstream's
+    /// `metricsCsi`.
+    pub(crate) async fn usage(&self, uid: &str, volume: &Volume) -> Option<(Usage, Option<String>)> {
         if !self.is_published(uid, &volume.name) {
             return None;
         }
@@ -25,6 +26,10 @@ impl Csi {
         let answer = driver.stats(request).await;
         let answer =
             answer.inspect_err(|error| tracing::warn!(volume = volume.name, %error, "NodeGetVolumeStats failed"));
-        answer.ok().as_ref().map(Usage::of_driver)
+        let answer = answer.ok()?;
+        let with_health = self.tells_health && able.contains(&Capability::VolumeCondition);
+        let usage = Usage::of_driver(&answer, with_health);
+        let condition = answer.volume_condition.filter(|_| usage.is_abnormal == Some(true));
+        Some((usage, condition.map(|condition| condition.message)))
     }
 }

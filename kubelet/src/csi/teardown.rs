@@ -49,6 +49,9 @@ impl Csi {
     async fn unpublish_one(&self, found: Published) -> Result<(), String> {
         let Published { uid, name, is_block, record } = found;
         let target = self.layout.target(&uid, &name, is_block);
+        if is_block {
+            self.blocks.let_go(&self.layout.bound(&name).join(&uid)).await?;
+        }
         let Some(record) = record else {
             // A kubelet died before it asked the driver for anything.
             let forgotten = self.forget_published(&uid, &name, is_block, target).await;

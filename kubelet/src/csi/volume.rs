@@ -60,12 +60,10 @@ pub struct Volume {
     pub(super) stage_secret: Option<SecretName>,
     pub(super) publish_secret: Option<SecretName>,
     pub(super) expand_secret: Option<SecretName>,
-    /// Size that it shall have.
-    pub(super) capacity: Option<String>,
     /// Made for a plugin of old.
     pub(crate) is_migrated: bool,
     /// Name of the volume in the pod that uses it.
-    pub(super) used_as: String,
+    pub(crate) used_as: String,
 }
 
 fn secret(reference: Option<&SecretReference>) -> Option<SecretName> {
@@ -85,7 +83,6 @@ impl Volume {
         let spec = persistent.spec.as_ref()?;
         let source = spec.csi.as_ref()?;
         let modes = spec.access_modes.as_deref().unwrap_or_default();
-        let capacity = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
         Some(Self {
             name: persistent.metadata.name.clone().unwrap_or_default(),
             driver: source.driver.clone(),
@@ -100,7 +97,6 @@ impl Volume {
             stage_secret: secret(source.node_stage_secret_ref.as_ref()),
             publish_secret: secret(source.node_publish_secret_ref.as_ref()),
             expand_secret: secret(source.node_expand_secret_ref.as_ref()),
-            capacity: capacity.map(|size| size.0.clone()),
             is_migrated: false,
             used_as: String::new(),
         })
@@ -125,7 +121,6 @@ impl Volume {
             stage_secret: None,
             publish_secret: publish_secret.map(|secret| SecretName { namespace, name: secret.name.clone() }),
             expand_secret: None,
-            capacity: None,
             is_migrated: false,
             used_as: volume.name.clone(),
         })
@@ -157,7 +152,7 @@ impl Volume {
     }
 
     /// Name in `volumesInUse` and `volumesAttached` of the node.
-    pub(super) fn unique_name(&self) -> String {
+    pub(crate) fn unique_name(&self) -> String {
         unique_name(&self.driver, &self.handle)
     }
 

@@ -89,11 +89,23 @@ pub struct Providers {
 }
 
 impl Providers {
+    /// The plugins of `--image-credential-provider-config` and `--image-credential-provider-bin-dir`; none unless both are set.
+    ///
+    /// # Errors
+    /// A file is not usable, or a program is not there.
+    pub fn of(configuration: &Path, programs: &Path, gates: &FeatureGates) -> anyhow::Result<Self> {
+        if configuration.as_os_str().is_empty() || programs.as_os_str().is_empty() {
+            return Ok(Self::default());
+        }
+        let loaded = Self::load(configuration, programs, gates);
+        loaded.map_err(|e| anyhow::anyhow!("failed to register CRI auth plugins: {e}"))
+    }
+
     /// Reads a configuration, or all of a folder, whose programs are in `programs`.
     ///
     /// # Errors
     /// A file is not usable, or a program is not there.
-    pub fn load(configuration: &Path, programs: &Path, gates: &FeatureGates) -> Result<Self, String> {
+    fn load(configuration: &Path, programs: &Path, gates: &FeatureGates) -> Result<Self, String> {
         let (mut providers, mut hash) = (Vec::new(), Sha256::new());
         for file in files(configuration)? {
             hash.update(std::fs::read(&file).map_err(|error| format!("unable to read {}: {error}", file.display()))?);

@@ -24,6 +24,8 @@ pub(super) struct Claimed {
     pub(super) claim: Arc<PersistentVolumeClaim>,
     /// `mountOptions`.
     pub(super) options: Vec<String>,
+    /// Size of the persistent volume.
+    pub(super) size: Option<String>,
     /// Nodes that it can be used on.
     pub(super) affinity: Option<VolumeNodeAffinity>,
 }
@@ -89,7 +91,8 @@ pub(super) async fn resolve(
     let options = spec.and_then(|spec| spec.mount_options.clone()).unwrap_or_default();
     // The nodes of a volume of old are those that its driver labels.
     let affinity = shared::csi::node_affinity(&persistent).map_err(|error| error.to_string())?;
-    Ok(Some(Claimed { name, source, read_only, claim: found, options, affinity }))
+    let size = spec.and_then(|spec| spec.capacity.as_ref()?.get("storage").map(|size| size.0.clone()));
+    Ok(Some(Claimed { name, source, read_only, claim: found, options, size, affinity }))
 }
 
 /// Use of a volume by the containers of a pod.

@@ -1,14 +1,17 @@
 //! The volume manager: one lock for each pod, and the doors of the others to its volumes.
 
+use super::block::BlockDevices;
 use super::disks::Disks;
 use super::flex::Flex;
+use super::growth::Grower;
 use super::metrics::{self, VolumeOperation, Worlds};
-use super::setup::Inner;
+use super::setup::{Inner, LOCAL_DEVICES};
 use super::tokens::Tokens;
-use super::usage::VolumeUsage;
+use super::usage::{KnownUsage, VolumeUsage};
 use super::{MountedVolume, VolumeError, Volumes, mounts};
 use crate::blocking::{MOUNTING, REMOVAL, UNMOUNTING};
 use crate::csi::{Csi, Drivers, Selinux};
+use crate::events::EventSink;
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -46,20 +49,43 @@ const USAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Manager {
     /// A manager for `<root-dir>/pods` of the node of this name.
-    pub fn new(settings: &Settings, objects: Arc<dyn ObjectSource>, drivers: Arc<Drivers>) -> Self {
+    pub fn new(
+        settings: &Settings,
+        objects: Arc<dyn ObjectSource>,
+        drivers: Arc<Drivers>,
+        events: Arc<dyn EventSink>,
+    ) -> Self {
         let tokens = Arc::new(Tokens::default());
         let place = (settings.root_dir.as_path(), settings.node_name.as_str());
         let by_controller = settings.enable_controller_attach_detach;
         let csi = Csi::new(place, by_controller, Arc::clone(&objects), drivers, Arc::clone(&tokens));
         let csi = csi.with_selinux(Selinux::of_node(Path::new("/"), &settings.gates));
-        let (claims, usage) = (Mutex::default(), Mutex::default());
+        let csi = csi.with_health(settings.gates.enabled("CSIVolumeHealth"));
+        let (claims, usage) = (Mutex::default(), Mutex::new(KnownUsage::new(settings.volume_stats_period)));
         let (pods, node) = (settings.root_dir.join("pods"), ArcSwapOption::empty());
         let (disks, names) = (Disks::new(&settings.root_dir), Mutex::default());
         let flex = Flex::new(place, &settings.volume_plugin_dir, by_controller);
-        flex.in_use().iter().for_each(|unique| csi.hold(unique));
+        disks.in_use().iter().chain(&flex.in_use()).for_each(|unique| csi.hold(unique));
         metrics::reconstructed(&pods, csi.unknown());
-        let worlds = Worlds::default();
-        let inner = Arc::new(Inner { pods, objects, tokens, csi, disks, flex, claims, names, usage, worlds, node });
+        let (worlds, grower) = (Worlds::default(), Grower::new(Arc::clone(&objects), events));
+        let (blocks, local_devices) = (BlockDevices::default(), settings.root_dir.join(LOCAL_DEVICES));
+        let inner = Inner {
+            pods,
+            objects,
+            tokens,
+            csi,
+            disks,
+            flex,
+            grower,
+            blocks,
+            local_devices,
+            claims,
+            names,
+            usage,
+            worlds,
+            node,
+        };
+        let inner = Arc::new(inner);
         Self { inner, locks: Mutex::default() }
     }
 
@@ -166,7 +192,9 @@ impl Volumes for Manager {
         }
         taken.map_err(VolumeError::TearDown)?;
         inner.worlds.lose(pod_uid);
+        inner.grower.forget(pod_uid);
         // A disk that cannot be taken from the node now is left to the sweep: the pod has nothing of it any more.
+        inner.blocks.sweep(&inner.local_devices, &inner.pods).await;
         inner.disks.release(pod_uid).await.iter().for_each(|unique| inner.csi.let_go(unique));
         inner.flex.release(pod_uid).await.iter().for_each(|unique| inner.csi.let_go(unique));
         self.locks.lock().remove(pod_uid);
@@ -207,6 +235,7 @@ impl Volumes for Manager {
 
     async fn sweep(&self) {
         self.inner.csi.sweep().await;
+        self.inner.blocks.sweep(&self.inner.local_devices, &self.inner.pods).await;
         self.inner.disks.sweep().await.iter().for_each(|unique| self.inner.csi.let_go(unique));
         self.inner.flex.sweep().await.iter().for_each(|unique| self.inner.csi.let_go(unique));
     }
@@ -229,6 +258,7 @@ fn unmount_whole(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::LogSink;
     use crate::objects::ObjectError;
     use crate::workers::container::tests::settings;
     use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -266,7 +296,8 @@ mod tests {
 
     fn manager(root: &Path) -> Arc<Manager> {
         let settings = Settings { root_dir: root.to_path_buf(), ..settings() };
-        Arc::new(Manager::new(&settings, Arc::new(Objects), Arc::new(Drivers::new(None, "node"))))
+        let drivers = Arc::new(Drivers::new(None, "node"));
+        Arc::new(Manager::new(&settings, Arc::new(Objects), drivers, Arc::new(LogSink)))
     }
 
     #[tokio::test]

@@ -107,6 +107,14 @@ pub(crate) fn ended(plugin: &Plugin, operation: VolumeOperation, begun: Instant,
     operations.with_label_values(&values).observe(begun.elapsed().as_secs_f64());
 }
 
+/// Counts a look at a volume's numbers, by the manner in which it is done: `statfs`, `du`, `block`, or by a driver.
+pub(crate) fn looked(source: &str, begun: Instant) {
+    let help = "[ALPHA] Duration of looks at volumes' numbers in seconds, by their source";
+    let name = "kubelet_volume_metric_collection_duration_seconds";
+    let looks = histogram(name, help, &["metric_source"], shared::metrics::default_buckets());
+    looks.with_label_values(&[source]).observe(begun.elapsed().as_secs_f64());
+}
+
 /// Plugins of pods' volumes, by the pod's uid and the volume's name.
 type PodPlugins = BTreeMap<(String, String), Plugin>;
 

@@ -6,16 +6,20 @@
 //! (sub-paths under `<root-dir>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>`); nothing outside of the
 //! root directory is written. Must not talk to the runtime and must not report events itself.
 
+pub(crate) mod block;
 mod claims;
 mod content;
 mod disks;
 mod empty_dir;
 mod flex;
+pub(crate) mod growth;
 mod helper;
 mod hostpath;
 mod manager;
+mod measure;
 pub(crate) mod metrics;
 pub(crate) mod mounts;
+mod refresh;
 mod setup;
 pub(crate) mod tokens;
 mod trust;
@@ -60,6 +64,27 @@ pub enum VolumeError {
         /// The cause.
         message: String,
     },
+    /// The node can have no more volumes of a driver: it does not take the pod.
+    #[error(
+        "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[{volume}], unattached \
+         volumes=[{volume}], failed to process volumes=[]: {message}"
+    )]
+    Exhausted {
+        /// The volume's name in the pod.
+        volume: String,
+        /// Text of the wait for the attachment.
+        message: String,
+    },
+    /// A volume is there, and cannot grow to the size that it shall have.
+    #[error("{step} failed while expanding volume for volume \"{volume}\" : {message}")]
+    Growth {
+        /// Upstream's name of the step.
+        step: &'static str,
+        /// Name of the persistent volume.
+        volume: String,
+        /// The cause.
+        message: String,
+    },
     /// The object that a volume names is not known (yet).
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
@@ -83,7 +108,7 @@ impl VolumeError {
     /// Reason of the event.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::SetUp { step, .. } if step.starts_with("MapVolume.") => "FailedMapVolume",
+            Self::SetUp { step, .. } | Self::Growth { step, .. } if step.starts_with("MapVolume.") => "FailedMapVolume",
             _ => "FailedMount",
         }
     }

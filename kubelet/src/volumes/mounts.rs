@@ -40,7 +40,24 @@ fn mount_points(folder: &Path, wanted: fn(&Path, &Path) -> bool) -> io::Result<V
 
 /// The fifth column, with its octal escapes undone.
 fn mount_point(line: &str) -> Option<PathBuf> {
-    let field = line.split(' ').nth(4)?;
+    line.split(' ').nth(4).map(|field| unescaped(field).into())
+}
+
+/// Device or other source that is mounted at a place; none where nothing is.
+pub(crate) fn source(place: &Path) -> io::Result<Option<String>> {
+    let place = match fs::canonicalize(place) {
+        Ok(place) => place,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let line = table.lines().rfind(|line| mount_point(line).is_some_and(|point| point == place));
+    // Optional columns end with a dash.
+    let source = line.and_then(|line| line.split_once(" - ")?.1.split(' ').nth(1));
+    Ok(source.map(unescaped))
+}
+
+fn unescaped(field: &str) -> String {
     let mut point = String::new();
     let mut rest = field;
     while let Some((before, after)) = rest.split_once('\\') {
@@ -53,7 +70,7 @@ fn mount_point(line: &str) -> Option<PathBuf> {
         rest = if code.is_some() { &after[3..] } else { after };
     }
     point.push_str(rest);
-    Some(point.into())
+    point
 }
 
 pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {

@@ -1,16 +1,18 @@
 //! Setting up and refreshing the volumes of one pod.
 
+use super::block::{self, BlockDevices};
 use super::claims::{self, Claimed, Use, VolumeSources};
 use super::content::{ContentInputs, payload};
 use super::disks::{Disk, DiskTarget, Disks};
 use super::empty_dir::{empty_dir, make_folder, memory_size};
 use super::flex::{Flex, FlexVolume};
+use super::growth::Grower;
 use super::helper::{self, MountRequest, give};
 use super::metrics::{self, Plugin, VolumeOperation, Worlds};
 use super::tokens::Tokens;
-use super::usage::{KnownUsage, Usage, VolumeUsage};
+use super::usage::KnownUsage;
 use super::{MountedVolume, VolumeError, hostpath, mounts, writer};
-use crate::blocking::{Lane, MOUNTING, STATISTICS, WALKS, blocking};
+use crate::blocking::{Lane, MOUNTING, blocking};
 use crate::csi::{self, Csi, Ready, VolumeFailure, VolumeGroup};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
@@ -37,6 +39,9 @@ pub(super) struct Inner {
     pub(super) csi: Csi,
     pub(super) disks: Disks,
     pub(super) flex: Flex,
+    pub(super) grower: Grower,
+    pub(super) blocks: BlockDevices,
+    pub(super) local_devices: PathBuf,
     /// Claims of pods as they were last made ready, by uid and volume.
     pub(super) claims: Mutex<HashMap<(String, String), (String, VolumeSources)>>,
     /// Names of the persistent volumes of those claims.
@@ -47,15 +52,22 @@ pub(super) struct Inner {
     pub(super) node: ArcSwapOption<Node>,
 }
 
+/// Plugin of what lies on the node.
+const LOCAL: &str = "local-volume";
+/// Folder of the devices that pods have of it, below the root directory.
+pub(super) const LOCAL_DEVICES: &str = "plugins/kubernetes.io~local-volume/volumeDevices";
+
 /// Steps of making volumes ready, as upstream's events name them.
 pub(super) const SET_UP: &str = "MountVolume.SetUp";
 
 fn failed_step(failure: &VolumeFailure, is_block: bool) -> (&'static str, String) {
     let (step, error) = match failure {
-        VolumeFailure::Attach(error) => (["MountVolume.WaitForAttach", "MapVolume.WaitForAttach"], error),
+        VolumeFailure::Attach(error) | VolumeFailure::Exhausted(error) => {
+            (["MountVolume.WaitForAttach", "MapVolume.WaitForAttach"], error)
+        }
         VolumeFailure::Stage(error) => (["MountVolume.MountDevice", "MapVolume.SetUpDevice"], error),
         VolumeFailure::Publish(error) => ([SET_UP, "MapVolume.MapPodDevice"], error),
-        VolumeFailure::Expand(error) => (["MountVolume.NodeExpandVolume", "MapVolume.NodeExpandVolume"], error),
+        VolumeFailure::Map(error) => ([SET_UP, "MapVolume.MapBlockVolume"], error),
     };
     (step[usize::from(is_block)], error.clone())
 }
@@ -66,7 +78,12 @@ impl Inner {
         self.pods.join(uid).join("volume-subpaths")
     }
 
-    fn folder(&self, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
+    /// Link to the device of a pod's volume.
+    pub(super) fn device_link(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
+        self.pods.join(uid).join(format!("volumeDevices/kubernetes.io~{plugin}")).join(name)
+    }
+
+    pub(super) fn folder(&self, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         self.pods.join(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(volume)
     }
@@ -126,18 +143,30 @@ impl Inner {
             let ready = self.set_up(pod, facts, volume).await;
             return ready.map(Some).map_err(|message| set_up(&volume.name, message));
         };
-        let ready = match claimed.source {
-            VolumeSources::Csi(_) if Use::of(pod, &volume.name).is_none() => return Ok(None),
-            VolumeSources::Csi(volume) => {
-                let ready = self.publish(pod, &volume, gone).await?;
-                let grown = self.csi.expand(pod, &volume, &claimed.claim).await;
-                grown.map_err(|failure| driver_error(&failure, &volume))?;
-                ready
-            }
-            VolumeSources::Device(path) => {
-                let found = MOUNTING.run(move || device(path)).await;
-                found.map_err(|message| set_up(&claimed.name, message))?
-            }
+        if matches!(claimed.source, VolumeSources::Csi(_)) && Use::of(pod, &volume.name).is_none() {
+            return Ok(None);
+        }
+        let read_only = claimed.read_only;
+        let ready = self.make_claimed(pod, &claimed, gone).await?;
+        if let Err(message) = self.grow(pod, &claimed).await {
+            let steps = ["MountVolume.Setup", "MapVolume.MarkVolumeAsMounted"];
+            let (step, volume) = (steps[usize::from(ready.is_block)], claimed.name);
+            return Err(VolumeError::Growth { step, volume, message });
+        }
+        Ok(Some(MountedVolume { read_only: ready.read_only || read_only, ..ready }))
+    }
+
+    /// Makes the volume of a claim ready.
+    async fn make_claimed(
+        &self,
+        pod: &Pod,
+        claimed: &Claimed,
+        gone: &CancellationToken,
+    ) -> Result<MountedVolume, VolumeError> {
+        let set_up = |name: &str, message| VolumeError::SetUp { step: SET_UP, volume: name.to_owned(), message };
+        let ready = match claimed.source.clone() {
+            VolumeSources::Csi(volume) => self.publish(pod, &volume, gone).await?,
+            VolumeSources::Device(path) => self.map_device(pod, &claimed.name, path).await?,
             VolumeSources::Local(path) => {
                 let bound = self.bind(pod, &claimed.name, path, (claimed.read_only, &claimed.options)).await;
                 bound.map_err(|message| set_up(&claimed.name, message))?
@@ -158,10 +187,10 @@ impl Inner {
                 checked.map_err(|message| set_up(&claimed.name, message))?
             }
         };
-        Ok(Some(MountedVolume { read_only: ready.read_only || claimed.read_only, ..ready }))
+        Ok(ready)
     }
 
-    async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<Claimed>, VolumeError> {
+    pub(super) async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<Claimed>, VolumeError> {
         let claimed = claims::resolve(&*self.objects, pod, volume, Use::of(pod, &volume.name)).await;
         let claimed = claimed.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })?;
         if let Some(claimed) = &claimed {
@@ -216,8 +245,7 @@ impl Inner {
         self.authenticate(pod, &mut disk).await.map_err(attaching)?;
         self.csi.hold(&unique);
         if disk.is_block {
-            let link =
-                self.pods.join(uid).join(format!("volumeDevices/kubernetes.io~{}", disk.target.plugin())).join(name);
+            let link = self.device_link(uid, disk.target.plugin(), name);
             let mapped = self.disks.map(uid, &disk, &link).await.map_err(|(step, message)| failed(step, message));
             return mapped.map(|()| MountedVolume { is_file: true, is_block: true, ..ready(link, disk.read_only) });
         }
@@ -253,13 +281,12 @@ impl Inner {
         path: PathBuf,
         (read_only, options): (bool, &[String]),
     ) -> Result<MountedVolume, String> {
-        const PLUGIN: &str = "local-volume";
         let request = MountRequest::bind(&path, read_only, options);
         MOUNTING.run(move || hostpath::check(&path, "Directory")).await?;
-        let (mounted, is_new) = self.help(pod, PLUGIN, name, &request).await?;
+        let (mounted, is_new) = self.help(pod, LOCAL, name, &request).await?;
         let Some(group) = driver_group(pod).filter(|_| is_new && !read_only) else { return Ok(mounted) };
-        let own = self.folder(pod, PLUGIN, name);
-        let suffix = Path::new(&format!("kubernetes.io~{PLUGIN}")).join(name);
+        let own = self.folder(pod, LOCAL, name);
+        let suffix = Path::new(&format!("kubernetes.io~{LOCAL}")).join(name);
         let own_suffix = Path::new(pods::uid(pod)).join("volumes").join(&suffix);
         let pods = self.pods.clone();
         let others = move || {
@@ -268,9 +295,23 @@ impl Inner {
             Ok(others.count())
         };
         if MOUNTING.run(others).await? == 0 {
-            give(&Plugin::own(PLUGIN), own, group.into()).await?;
+            give(&Plugin::own(LOCAL), own, group.into()).await?;
         }
         Ok(mounted)
+    }
+
+    /// Gives a pod a device of the node; one that is a file becomes a loop device.
+    async fn map_device(&self, pod: &Pod, name: &str, path: PathBuf) -> Result<MountedVolume, VolumeError> {
+        let failed =
+            |message| VolumeError::SetUp { step: "MapVolume.MapBlockVolume", volume: name.to_owned(), message };
+        let (uid, looked) = (pods::uid(pod), path.clone());
+        let is_device = MOUNTING.run(move || is_device(&looked)).await.map_err(failed)?;
+        let held = self.blocks.hold(&path, &self.local_devices.join(name), uid).await.map_err(failed)?;
+        let device = if is_device { path } else { PathBuf::from(held) };
+        let (link, to) = (self.device_link(uid, LOCAL, name), device.clone());
+        let linked = link.clone();
+        blocking(move || block::link(&to, &linked)).await.map_err(failed)?;
+        Ok(MountedVolume { selinux_relabel: false, is_file: true, is_block: true, ..ready(link, false) })
     }
 
     /// Runs work on files of a pod: in a lane, unless they are on the kubelet's own file system.
@@ -283,47 +324,6 @@ impl Inner {
         let (pods, path) = (self.pods.clone(), path.to_path_buf());
         let is_own = blocking(move || mounts::is_own(&pods, &path)).await.unwrap_or(false);
         if is_own { blocking(work).await } else { lane.run(work).await }
-    }
-
-    /// Numbers of a pod's volumes.
-    pub(super) async fn usage(&self, pod: &Pod) -> Vec<VolumeUsage> {
-        let mut found = Vec::new();
-        for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
-            let claimed = self.claims.lock().get(&(pods::uid(pod).to_owned(), volume.name.clone())).cloned();
-            let (claim, source) = claimed.unzip();
-            if let Some(usage) = self.usage_of(pod, volume, source).await {
-                found.push(VolumeUsage { volume: volume.name.clone(), claim, usage });
-            }
-        }
-        found
-    }
-
-    /// Numbers of a volume; none for kinds that have none: a path of the node is not the pod's.
-    async fn usage_of(&self, pod: &Pod, volume: &Volume, claimed: Option<VolumeSources>) -> Option<Usage> {
-        let is_own = has_content(volume) || volume.empty_dir.is_some();
-        let plugin = if volume.empty_dir.is_some() { "empty-dir" } else { content_plugin(volume).0 };
-        let folder = self.folder(pod, plugin, &volume.name);
-        let read = |lane: &'static Lane, work: fn(&Path) -> Option<Usage>, path: PathBuf| async move {
-            lane.run(move || Ok(work(&path))).await.ok().flatten()
-        };
-        match claimed {
-            Some(VolumeSources::Csi(volume)) => self.csi.usage(pods::uid(pod), &volume).await,
-            Some(VolumeSources::Local(path)) => read(&STATISTICS, Usage::of_file_system, path).await,
-            // To ask a server that is away may take for ever.
-            Some(VolumeSources::Path(_) | VolumeSources::Device(_) | VolumeSources::Nfs(_)) => None,
-            Some(VolumeSources::Disk(disk)) if disk.is_block => None,
-            Some(VolumeSources::Disk(disk)) => {
-                let name = self.names.lock().get(&(pods::uid(pod).to_owned(), volume.name.clone())).cloned()?;
-                read(&STATISTICS, Usage::of_file_system, self.folder(pod, disk.target.plugin(), &name)).await
-            }
-            Some(VolumeSources::Flex(flex)) => self.flex_usage(pod, &flex).await,
-            None if is_own => read(&WALKS, Usage::of_folder, folder).await,
-            None if volume.flex_volume.is_some() => {
-                let flex = FlexVolume::inline(&volume.name, volume.flex_volume.as_ref()?);
-                self.flex_usage(pod, &flex).await
-            }
-            None => self.csi.usage(pods::uid(pod), &driver_volume(pod, volume).ok()??).await,
-        }
     }
 
     /// Publishes a driver's volume for the pod.
@@ -341,7 +341,7 @@ impl Inner {
     }
 
     /// Publishes a volume once it is ready. The wait is given up when the pod goes, and the calls never are.
-    async fn publish_when(
+    pub(super) async fn publish_when(
         &self,
         ready: impl Future<Output = Result<Ready, VolumeFailure>>,
         pod: &Pod,
@@ -371,52 +371,7 @@ impl Inner {
         ready.collect()
     }
 
-    pub(super) async fn refresh(
-        &self,
-        pod: &Pod,
-        facts: &PodFacts,
-        gone: &CancellationToken,
-    ) -> Result<(), VolumeError> {
-        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
-        // A token is renewed whatever a driver does: none waits for another, and none is left out for another's failure.
-        let refreshed = volumes.iter().map(|volume| self.refresh_one(pod, facts, volume, gone));
-        futures::future::join_all(refreshed).await.into_iter().collect()
-    }
-
-    async fn refresh_one(
-        &self,
-        pod: &Pod,
-        facts: &PodFacts,
-        volume: &Volume,
-        gone: &CancellationToken,
-    ) -> Result<(), VolumeError> {
-        if has_content(volume) {
-            let failed = |message| VolumeError::SetUp { step: SET_UP, volume: volume.name.clone(), message };
-            return self.set_up(pod, facts, volume).await.map(drop).map_err(failed);
-        }
-        if Use::of(pod, &volume.name).is_none() { Ok(()) } else { self.refresh_driver(pod, volume, gone).await }
-    }
-
-    /// Publishes a driver's volume again, and grows it, where that is wanted.
-    async fn refresh_driver(&self, pod: &Pod, volume: &Volume, gone: &CancellationToken) -> Result<(), VolumeError> {
-        let claimed = self.claimed(pod, volume).await?;
-        let (volume, claim) = match claimed {
-            Some(Claimed { source: VolumeSources::Csi(volume), claim, .. }) => (*volume, Some(claim)),
-            Some(_) => return Ok(()),
-            None => match driver_volume(pod, volume)? {
-                Some(inline) => (inline, None),
-                None => return Ok(()),
-            },
-        };
-        let ready = self.csi.prepare_again(pod, &volume);
-        let mut refreshed = self.publish_when(ready, pod, &volume, gone).await.map(drop);
-        if let (Ok(()), Some(claim)) = (&refreshed, claim) {
-            refreshed = self.csi.expand(pod, &volume, &claim).await;
-        }
-        refreshed.map_err(|failure| driver_error(&failure, &volume))
-    }
-
-    async fn set_up(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, String> {
+    pub(super) async fn set_up(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, String> {
         if let Some(source) = &volume.host_path {
             let (path, kind) = (PathBuf::from(&source.path), source.type_.clone().unwrap_or_default());
             return MOUNTING.run(move || hostpath::check(&path, &kind)).await;
@@ -464,24 +419,18 @@ pub(super) fn ready(host_path: PathBuf, read_only: bool) -> MountedVolume {
     MountedVolume { host_path, read_only, selinux_relabel: true, is_file: false, is_block: false }
 }
 
-/// A block device of the node.
-fn device(path: PathBuf) -> io::Result<MountedVolume> {
-    let is_device = fs::metadata(&path).map(|found| found.file_type().is_block_device());
-    match is_device {
-        Ok(true) => Ok(MountedVolume {
-            host_path: path,
-            read_only: false,
-            selinux_relabel: false,
-            is_file: true,
-            is_block: true,
-        }),
-        Ok(false) => Err(io::Error::other(format!("{} is not a block device", path.display()))),
-        Err(error) => Err(io::Error::other(format!("{}: {error}", path.display()))),
+/// Reports whether a path is a block device, and not a regular file.
+fn is_device(path: &Path) -> io::Result<bool> {
+    let kind =
+        fs::metadata(path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?.file_type();
+    if kind.is_block_device() || kind.is_file() {
+        return Ok(kind.is_block_device());
     }
+    Err(io::Error::other(format!("{} is not a block device", path.display())))
 }
 
 /// The driver's volume that a pod has without a claim, if it is one: its own, or one of a plugin of old.
-fn driver_volume(pod: &Pod, volume: &Volume) -> Result<Option<csi::Volume>, VolumeError> {
+pub(super) fn driver_volume(pod: &Pod, volume: &Volume) -> Result<Option<csi::Volume>, VolumeError> {
     if let Some(own) = csi::Volume::inline(pod, volume) {
         return Ok(Some(own));
     }
@@ -491,7 +440,10 @@ fn driver_volume(pod: &Pod, volume: &Volume) -> Result<Option<csi::Volume>, Volu
     Ok(volume.map(|volume| volume.migrated(true)))
 }
 
-fn driver_error(failure: &VolumeFailure, volume: &csi::Volume) -> VolumeError {
+pub(super) fn driver_error(failure: &VolumeFailure, volume: &csi::Volume) -> VolumeError {
+    if let VolumeFailure::Exhausted(message) = failure {
+        return VolumeError::Exhausted { volume: volume.used_as.clone(), message: message.clone() };
+    }
     let (step, message) = failed_step(failure, volume.is_block);
     VolumeError::SetUp { step, volume: volume.name.clone(), message }
 }
@@ -502,7 +454,7 @@ pub(super) fn driver_group(pod: &Pod) -> Option<VolumeGroup> {
     Some(VolumeGroup { id: fs_group(pod)?, on_root_mismatch: policy == Some("OnRootMismatch") })
 }
 
-fn has_content(volume: &Volume) -> bool {
+pub(super) fn has_content(volume: &Volume) -> bool {
     volume.config_map.is_some()
         || volume.secret.is_some()
         || volume.downward_api.is_some()
@@ -510,7 +462,7 @@ fn has_content(volume: &Volume) -> bool {
 }
 
 /// The plugin's folder name, and whether the content must not reach a disk.
-fn content_plugin(volume: &Volume) -> (&'static str, bool) {
+pub(super) fn content_plugin(volume: &Volume) -> (&'static str, bool) {
     if volume.secret.is_some() {
         ("secret", true)
     } else if volume.config_map.is_some() {

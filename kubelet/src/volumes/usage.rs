@@ -3,12 +3,11 @@
 use crate::csi::v1::{NodeGetVolumeStatsResponse, volume_usage::Unit};
 use crate::trees;
 use std::collections::HashMap;
+use std::fs;
+use std::io::{Seek as _, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Upstream's `volumeStatsAggPeriod`: numbers are as old as this at most.
-const PERIOD: Duration = Duration::from_secs(60);
 
 /// Numbers of a volume; none of what its kind does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,8 +61,14 @@ impl Usage {
         Some(Self { used: Some(size.bytes), inodes_used: Some(size.inodes), ..around })
     }
 
-    /// A driver's answer.
-    pub(crate) fn of_driver(answer: &NodeGetVolumeStatsResponse) -> Self {
+    /// The size of a block device.
+    pub(super) fn of_device(device: &Path) -> Option<Self> {
+        let mut file = fs::OpenOptions::new().read(true).open(device).ok()?;
+        Some(Self { capacity: Some(file.seek(SeekFrom::End(0)).ok()?), ..Self::default() })
+    }
+
+    /// A driver's answer, with its word on the volume's health where that is wanted.
+    pub(crate) fn of_driver(answer: &NodeGetVolumeStatsResponse, with_health: bool) -> Self {
         let mut usage = Self::default();
         let number = |value: i64| u64::try_from(value).ok();
         for part in &answer.usage {
@@ -74,7 +79,8 @@ impl Usage {
                 Unit::Unknown => {}
             }
         }
-        usage.is_abnormal = answer.volume_condition.as_ref().map(|condition| condition.abnormal);
+        let condition = answer.volume_condition.as_ref().filter(|_| with_health);
+        usage.is_abnormal = condition.map(|condition| condition.abnormal);
         usage
     }
 }
@@ -88,18 +94,25 @@ struct Last {
 }
 
 /// Numbers of pods' volumes, by uid.
-#[derive(Default)]
-pub(super) struct KnownUsage(HashMap<String, Last>);
+pub(super) struct KnownUsage {
+    /// `volumeStatsAggPeriod`: numbers are as old as this at most.
+    period: Duration,
+    of_pods: HashMap<String, Last>,
+}
 
 impl KnownUsage {
+    pub(super) fn new(period: Duration) -> Self {
+        Self { period, of_pods: HashMap::new() }
+    }
+
     /// The last numbers, and whether to look again: only one of those who ask is told so, and none while that one looks.
     pub(super) fn ask(&mut self, uid: &str, now: Instant) -> (Arc<Vec<VolumeUsage>>, bool) {
-        let Some(last) = self.0.get_mut(uid) else {
+        let Some(last) = self.of_pods.get_mut(uid) else {
             let usage = Arc::<Vec<VolumeUsage>>::default();
-            self.0.insert(uid.to_owned(), Last { at: now, usage: Arc::clone(&usage), is_looking: true });
+            self.of_pods.insert(uid.to_owned(), Last { at: now, usage: Arc::clone(&usage), is_looking: true });
             return (usage, true);
         };
-        let is_due = !last.is_looking && now.duration_since(last.at) >= PERIOD;
+        let is_due = !last.is_looking && now.duration_since(last.at) >= self.period;
         if is_due {
             (last.at, last.is_looking) = (now, true);
         }
@@ -108,14 +121,14 @@ impl KnownUsage {
 
     /// Keeps new numbers of a pod that is there yet.
     pub(super) fn keep(&mut self, uid: &str, now: Instant, usage: Arc<Vec<VolumeUsage>>) {
-        if let Some(last) = self.0.get_mut(uid) {
+        if let Some(last) = self.of_pods.get_mut(uid) {
             *last = Last { at: now, usage, is_looking: false };
         }
     }
 
     /// Forgets a pod.
     pub(super) fn forget(&mut self, uid: &str) {
-        self.0.remove(uid);
+        self.of_pods.remove(uid);
     }
 }
 
@@ -140,12 +153,23 @@ mod tests {
             inodes_used: Some(7),
             is_abnormal: Some(true),
         };
-        assert_eq!(Usage::of_driver(&answer), expected);
+        assert_eq!(Usage::of_driver(&answer, true), expected);
+        assert_eq!(Usage::of_driver(&answer, false), Usage { is_abnormal: None, ..expected });
     }
 
     #[test]
-    fn numbers_are_looked_at_once_a_minute() {
-        let (mut known, start) = (KnownUsage::default(), Instant::now());
+    fn a_device_has_its_size() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(12 << 20).expect("a size");
+        let expected = Usage { capacity: Some(12 << 20), ..Usage::default() };
+        assert_eq!(Usage::of_device(file.path()), Some(expected));
+        assert_eq!(Usage::of_device(Path::new("/nonexistent")), None);
+    }
+
+    #[test]
+    fn numbers_are_looked_at_once_a_period() {
+        const PERIOD: Duration = Duration::from_secs(30);
+        let (mut known, start) = (KnownUsage::new(PERIOD), Instant::now());
         assert!(known.ask("u", start).1);
         assert!(!known.ask("u", start).1, "another one looks");
         let usage = VolumeUsage { volume: "v".to_owned(), claim: None, usage: Usage::default() };

@@ -259,6 +259,7 @@ pub(crate) mod tests {
             container_logs_dir: "/nonexistent/containers".into(),
             gates: shared::flags::FeatureGates::default(),
             volume_plugin_dir: "/nonexistent/exec".into(),
+            volume_stats_period: Duration::from_secs(60),
             node_name: "node".into(),
             hostname: "node".into(),
             cluster_dns: vec!["10.96.0.10".into()],

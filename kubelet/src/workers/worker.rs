@@ -18,6 +18,7 @@ use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult};
 use crate::status::generate::rejected;
 use crate::topology::{HintProvider, Refusal};
+use crate::volumes::VolumeError;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use shared::flags::format_duration;
@@ -29,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Most plans in a row before the worker gives others a turn.
 const MAX_ROUNDS: usize = 32;
+/// Reason of pods that need one more volume than the node can have.
+const ATTACH_LIMIT: &str = "VolumeAttachmentLimitExceeded";
 /// First and longest wait after a failed round.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
 
@@ -503,7 +506,15 @@ impl Worker {
         let (cx, facts) = (Arc::clone(&self.cx), self.cx.facts(pod, &ips));
         let Some(result) = self.watch_start(pod, cx.volumes.mount(pod, &facts)).await else { return Ok(None) };
         if let Err(error) = &result {
-            self.cx.events.pod(pod, "", EventType::Warning, error.reason(), &error.to_string());
+            let text = error.to_string();
+            if let VolumeError::Exhausted { .. } = error {
+                // Another node may have room.
+                metrics::refused(ATTACH_LIMIT);
+                self.cx.events.pod(pod, "", EventType::Warning, ATTACH_LIMIT, &text);
+                self.mailbox.fail(ATTACH_LIMIT, &text, None);
+                return Err(());
+            }
+            self.cx.events.pod(pod, "", EventType::Warning, error.reason(), &text);
         }
         self.mounted.keep(Instant::now(), result).map(Some).ok_or(())
     }

@@ -8,14 +8,14 @@ use super::volume::tests::{driver, persistent};
 use super::{Drivers, Selinux, Volume, VolumeFailure, v1};
 use crate::objects::{ObjectError, ObjectSource};
 use crate::plugins::{Handler as _, Plugin};
+use crate::volumes::growth::{GrowthFailure, Sizes};
 use crate::volumes::tokens::Tokens;
 use async_trait::async_trait;
 use fake::{Fake, Fault};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -30,13 +30,11 @@ use tonic::Code;
 struct Objects {
     driver: Option<CSIDriver>,
     is_away: AtomicBool,
-    /// Patches of claims.
-    patches: Mutex<Vec<Value>>,
 }
 
 impl Objects {
     fn new(driver: Option<CSIDriver>) -> Self {
-        Self { driver, is_away: AtomicBool::new(false), patches: Mutex::default() }
+        Self { driver, is_away: AtomicBool::new(false) }
     }
 }
 
@@ -45,15 +43,6 @@ impl ObjectSource for Objects {
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let data = BTreeMap::from([("key".to_owned(), ByteString(format!("{namespace}/{name}").into_bytes()))]);
         Ok(Arc::new(Secret { data: Some(data), ..Secret::default() }))
-    }
-    async fn patch_claim_status(
-        &self,
-        _: &str,
-        _: &str,
-        patch: &Value,
-    ) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
-        self.patches.lock().push(patch["status"].clone());
-        Ok(Arc::new(claim("1Gi")))
     }
     async fn csi_driver(&self, _: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
         if self.is_away.load(Ordering::Relaxed) {
@@ -88,15 +77,13 @@ const ALL: [Capability; 2] = [Capability::StageUnstageVolume, Capability::Expand
 
 fn csi(root: &TempDir, objects: &Arc<Objects>, drivers: &Arc<Drivers>) -> Csi {
     let objects = Arc::clone(objects);
-    Csi::new((root.path(), "node"), false, objects, Arc::clone(drivers), Arc::new(Tokens::default()))
+    let mut csi = Csi::new((root.path(), "node"), false, objects, Arc::clone(drivers), Arc::new(Tokens::default()));
+    csi.blocks = crate::volumes::block::tests::faked(root.path());
+    csi
 }
 
-/// A claim whose volume has a size.
-fn claim(size: &str) -> PersistentVolumeClaim {
-    let status = json!({"capacity": {"storage": size}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
-    let claim = json!({"metadata": {"name": "c", "namespace": "n"}, "status": status});
-    serde_json::from_value(claim).expect("a claim")
-}
+/// Sizes of a volume that the controller has enlarged.
+const SIZES: Sizes = Sizes { old: 1 << 30, new: 2 << 30 };
 
 impl Setup {
     async fn new(capabilities: &[Capability], object: Option<Value>) -> Self {
@@ -161,6 +148,13 @@ impl Setup {
     }
 }
 
+impl Drop for Setup {
+    fn drop(&mut self) {
+        // A scenario may end with devices in pods' hands.
+        crate::volumes::mounts::unmount_all(self.root.path()).ok();
+    }
+}
+
 fn pod(uid: &str) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": uid},
         "spec": {"containers": [], "serviceAccountName": "a"}}))
@@ -203,10 +197,10 @@ async fn run(name: &str, capabilities: &[Capability], change: Value, steps: &[St
             Unmount(uid) => setup.csi.unpublish(uid).await.unwrap_or_else(|error| panic!("{name}: {error}")),
             UnmountFails(uid) => drop(setup.csi.unpublish(uid).await.expect_err(name)),
             Grow(uid) => {
-                let outcome = setup.csi.expand(&pod(uid), &volume, &claim("512Mi")).await;
+                let outcome = setup.csi.expand(&pod(uid), &volume, SIZES).await;
                 outcome.unwrap_or_else(|error| panic!("{name}: {error:?}"));
             }
-            GrowFails(uid) => drop(setup.csi.expand(&pod(uid), &volume, &claim("512Mi")).await.expect_err(name)),
+            GrowFails(uid) => drop(setup.csi.expand(&pod(uid), &volume, SIZES).await.expect_err(name)),
             Inject(call, code, works) => setup.fail(call, code, works),
             Restart => setup.restart().await,
             Sweep => setup.csi.sweep().await,
@@ -290,13 +284,13 @@ async fn growth_is_asked_for_between_publish_and_unpublish() {
         ("a device grows", &ALL, &json!({"volumeMode": "Block"}), &[Mount("a"), Grow("a"), Unmount("a")], &grown),
         ("a driver that does not stage grows it", &[Capability::ExpandVolume], &none, &[Mount("a"), Grow("a"), Unmount("a")],
             &["publish h a", "expand h", "unpublish h a"]),
-        ("a driver that cannot grow it is not asked", &[Capability::StageUnstageVolume], &none, &[Mount("a"), Grow("a"), Unmount("a")], &LIFE),
+        ("a driver that cannot grow it is not asked", &[Capability::StageUnstageVolume], &none, &[Mount("a"), GrowFails("a"), Unmount("a")], &LIFE),
         ("growing fails, and not again", &ALL, &none,
             &[Mount("a"), Inject("expand", Code::Internal, false), GrowFails("a"), Grow("a"), Unmount("a")], &twice),
         ("nobody knows if it has grown", &ALL, &none,
             &[Mount("a"), Inject("expand", away, true), GrowFails("a"), Grow("a"), Unmount("a")], &twice),
         ("it can never be so large, and the pod has it all the same", &ALL, &none,
-            &[Mount("a"), Inject("expand", Code::OutOfRange, false), Grow("a"), Mount("a"), Unmount("a")], &grown),
+            &[Mount("a"), Inject("expand", Code::OutOfRange, false), GrowFails("a"), Mount("a"), Unmount("a")], &grown),
         ("the pod goes before it has grown", &ALL, &none,
             &[Mount("a"), Inject("expand", away, false), GrowFails("a"), Unmount("a"), Sweep], &grown),
         ("the kubelet dies when it may have grown", &ALL, &none,
@@ -392,28 +386,32 @@ async fn a_group_gets_the_files_or_the_driver_gives_them() {
 }
 
 #[tokio::test]
-async fn volumes_grow_and_claims_tell_it() {
+async fn drivers_that_do_not_grow_a_volume_say_whether_to_ask_again() {
     let setup = Setup::new(&ALL, None).await;
-    let volume = volume(json!({"capacity": {"storage": "2Gi"}}));
+    let volume = volume(json!({}));
     setup.mount("a", &volume).await.expect("mounted");
-    setup.calls();
-    setup.csi.expand(&pod("a"), &volume, &claim("2Gi")).await.expect("nothing to do");
-    setup.csi.expand(&pod("a"), &volume, &claim("1Gi")).await.expect("grown");
-    assert_eq!(setup.calls(), ["expand h"]);
+    setup.csi.expand(&pod("a"), &volume, SIZES).await.expect("grown");
     let asked = setup.fake.state.lock().last_expand.clone().expect("a request");
     assert_eq!(asked.capacity_range.map(|range| range.required_bytes), Some(2 << 30));
     assert!(asked.volume_path.ends_with("/pv/mount") && asked.staging_target_path.ends_with("/globalmount"));
-    let states = |setup: &Setup| -> Vec<Value> {
-        let patches = std::mem::take(&mut *setup.objects.patches.lock());
-        patches.iter().map(|patch| patch["allocatedResourceStatuses"]["storage"].clone()).collect()
+    let failure = |code: &str| GrowthFailure {
+        message: format!("Expander.NodeExpand failed to expand the volume : rpc error: code = {code} desc = injected"),
+        is_final: true,
+        ..GrowthFailure::default()
     };
-    assert_eq!(states(&setup), [json!("NodeResizeInProgress"), Value::Null]);
-    setup.fail("expand", Code::OutOfRange, false);
-    setup.csi.expand(&pod("a"), &volume, &claim("1Gi")).await.expect("the pod has what there is");
-    assert_eq!(states(&setup), ["NodeResizeInProgress", "NodeResizeInfeasible"]);
-    setup.fail("expand", Code::Unavailable, false);
-    let failure = setup.csi.expand(&pod("a"), &volume, &claim("1Gi")).await.expect_err("tried again");
-    assert_eq!(failure, VolumeFailure::Expand("rpc error: code = Unavailable desc = injected".to_owned()));
+    for (code, expected) in [
+        (Code::Unavailable, GrowthFailure { is_final: false, ..failure("Unavailable") }),
+        (Code::Internal, failure("Internal")),
+        (Code::OutOfRange, GrowthFailure { is_infeasible: true, ..failure("OutOfRange") }),
+        (Code::FailedPrecondition, GrowthFailure { is_in_use: true, ..failure("FailedPrecondition") }),
+    ] {
+        setup.fail("expand", code, false);
+        assert_eq!(setup.csi.expand(&pod("a"), &volume, SIZES).await, Err(expected));
+    }
+    let setup = Setup::new(&[], None).await;
+    let failure = setup.csi.expand(&pod("a"), &volume, SIZES).await.expect_err("unable");
+    assert!(failure.is_unsupported, "{failure:?}");
+    assert_eq!(failure.message, "NodeExpand is not supported by the CSI driver d");
 }
 
 #[tokio::test]

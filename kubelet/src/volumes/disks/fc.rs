@@ -13,6 +13,11 @@ pub(in crate::volumes) enum FcTarget {
     Ids(Vec<String>),
 }
 
+/// Identifiers as the kernel's links have them: without spaces.
+fn linked(ids: &[String]) -> impl Iterator<Item = String> {
+    ids.iter().map(|id| id.replace(' ', "_"))
+}
+
 impl FcTarget {
     /// The disk of a volume.
     ///
@@ -24,8 +29,7 @@ impl FcTarget {
             return Ok(Self::Unit(names, unit.to_string()));
         }
         let ids = given(&source.wwids).ok_or("fc: no fc disk information found. failed to make a new mounter")?;
-        // The kernel's links have no spaces.
-        Ok(Self::Ids(ids.iter().map(|id| id.replace(' ', "_")).collect()))
+        Ok(Self::Ids(ids))
     }
 
     /// Refuses names that lead elsewhere: they are parts of paths, and a pod's author may choose them.
@@ -35,6 +39,7 @@ impl FcTarget {
         odd.map_or(Ok(()), |name| Err(format!("fc: invalid name {name:?}")))
     }
 
+    /// Name of the disk in the node's status, as the controller manager knows it.
     pub(super) fn unique_name(&self) -> String {
         match self {
             Self::Unit(names, unit) => format!("[{}]:{unit}", names.join(" ")),
@@ -46,7 +51,7 @@ impl FcTarget {
     pub(super) fn folder(&self) -> PathBuf {
         match self {
             Self::Unit(names, unit) => format!("{}-lun-{unit}", names.join("-")).into(),
-            Self::Ids(ids) => ids.join("-").into(),
+            Self::Ids(ids) => linked(ids).collect::<Vec<String>>().join("-").into(),
         }
     }
 
@@ -76,7 +81,7 @@ impl FcTarget {
             }
             Self::Ids(ids) => {
                 let links = names("dev/disk/by-id");
-                let known = ids.iter().map(|id| format!("scsi-{id}")).filter(|name| links.contains(name));
+                let known = linked(ids).map(|id| format!("scsi-{id}")).filter(|name| links.contains(name));
                 known.map(|name| format!("/dev/disk/by-id/{name}")).collect()
             }
         }

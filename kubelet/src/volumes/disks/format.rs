@@ -115,3 +115,32 @@ pub(in crate::volumes) async fn mount(
     let (status, output, arguments) = (ended.status(), &ended.output, arguments.join(" "));
     Err(format!("mount failed: {status}\nMounting command: mount\nMounting arguments: {arguments}\nOutput: {output}\n"))
 }
+
+/// Grows a mounted file system to the size of its device. Upstream's `ResizeFs`.
+///
+/// # Errors
+/// A program failed, or the file system is of a kind that does not grow; upstream's texts.
+pub(in crate::volumes) async fn grow(host: &Host, device: &str, at: &Path) -> Result<(), String> {
+    let found = found(host, device).await;
+    let found =
+        found.map_err(|error| format!("ResizeFS.Resize - error checking format for device {device}: {error}"))?;
+    // One that is yet to be made has the whole device.
+    let Some(kind) = found else { return Ok(()) };
+    let at = at.display().to_string();
+    let (program, arguments, about): (_, &[&str], _) = match kind.as_str() {
+        "ext3" | "ext4" => ("resize2fs", &[device], device),
+        "xfs" => ("xfs_growfs", &["-d", &at], at.as_str()),
+        "btrfs" => ("btrfs", &["filesystem", "resize", "max", &at], at.as_str()),
+        _ => {
+            return Err(format!(
+                "ResizeFS.Resize - resize of format {kind} is not supported for device {device} mounted at {at}"
+            ));
+        }
+    };
+    let ended = host.run(program, arguments).await?;
+    if ended.is_success() {
+        return Ok(());
+    }
+    let (status, output) = (ended.status(), ended.output);
+    Err(format!("resize of device {about} failed: {status}. {program} output: {output}"))
+}

@@ -15,7 +15,7 @@ const BLOCK: &str = "sys/block";
 
 /// The node, or what a test puts in its place.
 #[derive(Clone, Debug)]
-pub(in crate::volumes) struct Host {
+pub(crate) struct Host {
     /// Folder of programs; none for those that the path finds.
     pub(in crate::volumes) programs: Option<PathBuf>,
     /// Folder that `/sys` and `/dev` are in.
@@ -32,20 +32,20 @@ impl Default for Host {
 
 /// End of a program.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(in crate::volumes) struct Ended {
     /// Exit code; none where a signal ended it.
     pub(super) code: Option<i32>,
     /// Standard output and standard error.
-    pub(super) output: String,
+    pub(in crate::volumes) output: String,
 }
 
 impl Ended {
-    pub(super) fn is_success(&self) -> bool {
+    pub(in crate::volumes) fn is_success(&self) -> bool {
         self.code == Some(0)
     }
 
     /// Go's text of the exit.
-    pub(super) fn status(&self) -> String {
+    pub(in crate::volumes) fn status(&self) -> String {
         self.code.map_or_else(|| "signal: killed".to_owned(), |code| format!("exit status {code}"))
     }
 }
@@ -90,7 +90,7 @@ impl Host {
     ///
     /// # Errors
     /// It cannot be run, or takes too long.
-    pub(super) async fn run(&self, program: &str, arguments: &[&str]) -> Result<Ended, String> {
+    pub(in crate::volumes) async fn run(&self, program: &str, arguments: &[&str]) -> Result<Ended, String> {
         let mut command = Command::new(self.program(program));
         command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
         match tokio::time::timeout(TIMEOUT, command.output()).await {
@@ -101,7 +101,7 @@ impl Host {
     }
 
     /// A file below `/sys` or `/dev`.
-    pub(super) fn path(&self, path: &str) -> PathBuf {
+    pub(in crate::volumes) fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
@@ -114,7 +114,7 @@ impl Host {
     }
 
     /// Names below a folder, sorted; none where it is not there.
-    pub(super) fn names(&self, folder: &str) -> io::Result<Vec<String>> {
+    pub(in crate::volumes) fn names(&self, folder: &str) -> io::Result<Vec<String>> {
         names(&self.path(folder))
     }
 

@@ -49,8 +49,9 @@ pub(in crate::volumes) struct IscsiTarget {
     /// Interface that is logged in by: one of the volume's own where it has an initiator of its own.
     pub(super) iface: String,
     pub(super) initiator_name: String,
-    /// The first portal as the volume names it: upstream's name of the volume has no port where none is given.
-    #[serde(skip)]
+    /// The first portal as the volume names it: the volume's name in the node's status has no port where none is given.
+    /// Upstream's record is without.
+    #[serde(rename = "TargetPortal", skip_serializing_if = "String::is_empty")]
     given_portal: String,
 }
 
@@ -87,7 +88,8 @@ impl IscsiTarget {
     }
 
     pub(super) fn unique_name(&self) -> String {
-        format!("{}:{}:{}", self.given_portal, self.iqn, self.lun)
+        let portal = if self.given_portal.is_empty() { self.portal() } else { &self.given_portal };
+        format!("{portal}:{}:{}", self.iqn, self.lun)
     }
 
     /// The folder of the disk, below that of the plugin.

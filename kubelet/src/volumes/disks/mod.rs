@@ -24,7 +24,7 @@ use super::mounts;
 use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
-pub(super) use host::Host;
+pub(crate) use host::Host;
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -109,8 +109,21 @@ impl Disks {
     pub(super) fn new(root: &Path) -> Self {
         let (plugins, pods) = (root.join("plugins/kubernetes.io"), root.join("pods"));
         let (locks, targets) = (KeyedLocks::default(), KeyedLocks::default());
-        let (users, names) = (Mutex::default(), Mutex::default());
-        Self { plugins, pods, host: Host::default(), users, names, locks, targets }
+        let (users, host) = (Mutex::default(), Host::default());
+        let disks = Self { plugins, pods, host, users, names: Mutex::default(), locks, targets };
+        let left = disks.folders().into_iter().filter_map(|(plugin, folder)| {
+            let name = DiskTarget::of_folder(plugin, &folder)?.unique_name();
+            Some((folder, name))
+        });
+        let left = left.collect();
+        *disks.names.lock() = left;
+        disks
+    }
+
+    /// Names in the node's status of disks that are on the node: those that an earlier kubelet left.
+    pub(super) fn in_use(&self) -> Vec<String> {
+        let names: BTreeSet<String> = self.names.lock().values().cloned().collect();
+        names.into_iter().collect()
     }
 
     /// Mounts a disk at a place of a pod. Reports whether it was mounted there now.
@@ -228,9 +241,6 @@ impl Disks {
     async fn take_down(&self, plugin: &str, folder: &Path) -> Result<bool, String> {
         let (place, pods, is_device) = (folder.to_path_buf(), self.pods.clone(), self.is_of_devices(plugin, folder));
         let unmount = move || {
-            if is_device {
-                return devices::unmap_gone(&place, &pods);
-            }
             if mounts::mounts_of_the_same(&place, &pods)? > 0 {
                 return Ok(true);
             }
@@ -239,7 +249,11 @@ impl Disks {
             }
             Ok(false)
         };
-        if UNMOUNTING.run(unmount).await? {
+        let is_used = match is_device {
+            true => self.blocks().let_go_of_gone(folder, &self.pods).await?,
+            false => UNMOUNTING.run(unmount).await?,
+        };
+        if is_used {
             return Ok(false);
         }
         let Some(target) = DiskTarget::of_folder(plugin, folder) else { return Ok(false) };

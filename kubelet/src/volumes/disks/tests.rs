@@ -5,7 +5,6 @@ use crate::volumes::claims::inline_disk;
 use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::time::Duration;
 
 const IQN: &str = "iqn.2001-04.com.example:storage";
 const PORTAL: &str = "192.0.2.1:3260";
@@ -46,7 +45,7 @@ impl Node {
                      iface.transport_name = tcp\niface.mtu = 0\n# END RECORD\n";
         write(&root.join("shown"), shown);
         let mut disks = Disks::new(&root.join("kubelet"));
-        disks.host = Host { programs: Some(root.join("bin")), root: root.to_path_buf(), pause: Duration::ZERO };
+        disks.host = crate::volumes::block::tests::faked(root).host;
         let node = Self { folder, disks };
         for lun in [0, 1] {
             node.prepare(3, PORTAL, lun, if lun == 0 { "sdb" } else { "sdc" });
@@ -337,7 +336,7 @@ async fn fibre_channel_disks_are_found_by_port_or_identifier_and_removed() {
             "[50060e801049cfd1 50060e801049cfd2]:2",
             "50060e801049cfd1-50060e801049cfd2-lun-2",
         ),
-        (json!({"wwids": ["3600 508"]}), "by-id/scsi-3600_508", "[3600_508]", "3600_508"),
+        (json!({"wwids": ["3600 508"]}), "by-id/scsi-3600_508", "[3600 508]", "3600_508"),
     ] {
         let node = Node::new();
         let missing = node.mount("u", &fibre(source.clone())).await;
@@ -405,6 +404,44 @@ async fn a_disk_that_a_pod_of_an_earlier_kubelet_has_stays() {
     let expected = [node_call(PORTAL, "--logout -I default"), node_call(PORTAL, "-o delete -I default")];
     assert_eq!(node.calls(), expected);
     assert!(!global.exists());
+}
+
+#[tokio::test]
+async fn disks_of_an_earlier_kubelet_are_in_use_until_they_are_taken_down() {
+    let node = Node::new();
+    let root = node.root();
+    for name in ["dev/sdf", "sys/block/sdf/device/delete"] {
+        write(&root.join(name), "");
+    }
+    fs::create_dir_all(root.join("dev/disk/by-path")).expect("made");
+    symlink("../../sdf", root.join("dev/disk/by-path/fc-0x50a-lun-3")).expect("a link");
+    let fibre = fibre(json!({"targetWWNs": ["50a"], "lun": 3}));
+    let device = Disk { is_block: true, ..fibre.clone() };
+    node.mount("u", &disk(json!({}))).await.expect("mounted");
+    node.mount("u", &disk(json!({"lun": 1, "targetPortal": PORTAL}))).await.expect("mounted");
+    node.mount("u", &fibre).await.expect("mounted");
+    node.disks.map("u", &device, &root.join("kubelet/pods/u/volumeDevices/kubernetes.io~fc/v")).await.expect("mapped");
+    let names = [
+        "kubernetes.io/fc/[50a]:3".to_owned(),
+        // The port is what the volume says, or nothing.
+        format!("kubernetes.io/iscsi/192.0.2.1:3260:{IQN}:1"),
+        format!("kubernetes.io/iscsi/192.0.2.1:{IQN}:0"),
+    ];
+    assert_eq!(node.disks.in_use(), names);
+    let next = || Disks { host: node.disks.host.clone(), ..Disks::new(&root.join("kubelet")) };
+    assert_eq!(next().in_use(), names);
+    // A record of upstream's kubelet has no portal but with its port.
+    let folder = root.join(format!("kubelet/plugins/kubernetes.io/iscsi/iface-default/{PORTAL}-{IQN}-lun-0"));
+    let text = fs::read_to_string(folder.join("iscsi.json")).expect("a record");
+    let mut record: Value = serde_json::from_str(&text).expect("an object");
+    record.as_object_mut().expect("an object").remove("TargetPortal").expect("a portal");
+    write(&folder.join("iscsi.json"), &record.to_string());
+    assert!(next().in_use().contains(&format!("kubernetes.io/iscsi/{PORTAL}:{IQN}:0")));
+    let next = next();
+    crate::trees::remove(&root.join("kubelet/pods/u")).expect("the pod is gone");
+    let gone: BTreeSet<String> = next.sweep().await.into_iter().collect();
+    assert_eq!((gone.len(), next.in_use()), (3, Vec::new()));
+    assert_eq!(node.text("sys/block/sdf/device/delete"), "1");
 }
 
 #[tokio::test]

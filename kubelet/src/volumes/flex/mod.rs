@@ -7,7 +7,7 @@
 //!
 //! What a driver does not support the kubelet does itself. What is mounted is read from the disk, by the next kubelet, too.
 
-mod call;
+mod expand;
 mod setup;
 
 use super::disks::{Host, format};
@@ -20,10 +20,10 @@ use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::pods;
 use base64::Engine as _;
-use call::{CallFailure, Drivers, FlexDriver, escape};
-use k8s_openapi::api::core::v1::{FlexPersistentVolumeSource, FlexVolumeSource, Pod, Secret};
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use parking_lot::Mutex;
-use serde_json::json;
+pub(super) use shared::flex::FlexVolume;
+use shared::flex::{CallFailure, DriverAnswer, Drivers, FlexDriver, escape};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -32,71 +32,6 @@ use std::sync::Arc;
 
 /// Folders of the kubelet's own plugins in a pod's.
 const OWN: &str = "kubernetes.io~";
-
-/// A volume of a driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FlexVolume {
-    pub(super) driver: String,
-    /// Name of the persistent volume, or that of the volume in its pod.
-    pub(super) name: String,
-    kind: String,
-    pub(super) read_only: bool,
-    options: BTreeMap<String, String>,
-    /// Namespace, empty for the pod's, and name of a secret that the driver is given.
-    pub(super) secret: Option<(String, String)>,
-}
-
-impl FlexVolume {
-    /// The volume of a pod.
-    pub(super) fn inline(name: &str, source: &FlexVolumeSource) -> Self {
-        let secret = source.secret_ref.as_ref().map(|secret| (String::new(), secret.name.clone()));
-        Self {
-            driver: source.driver.clone(),
-            name: name.to_owned(),
-            kind: source.fs_type.clone().unwrap_or_default(),
-            read_only: source.read_only.unwrap_or(false),
-            options: source.options.clone().unwrap_or_default(),
-            secret: secret.filter(|(_, name)| !name.is_empty()),
-        }
-    }
-
-    /// The volume of a persistent volume, which a pod may use read-only.
-    pub(super) fn persistent(name: &str, source: &FlexPersistentVolumeSource, read_only: bool) -> Self {
-        let secret = source.secret_ref.as_ref();
-        let secret =
-            secret.and_then(|secret| Some((secret.namespace.clone().unwrap_or_default(), secret.name.clone()?)));
-        Self {
-            driver: source.driver.clone(),
-            name: name.to_owned(),
-            kind: source.fs_type.clone().unwrap_or_default(),
-            read_only,
-            options: source.options.clone().unwrap_or_default(),
-            secret: secret.filter(|(_, name)| !name.is_empty()),
-        }
-    }
-
-    /// Name of the volume in the node's status.
-    pub(super) fn unique_name(&self) -> String {
-        format!("{}/{}", self.driver, self.name)
-    }
-
-    fn key(&self) -> Key {
-        (self.driver.clone(), self.name.clone())
-    }
-
-    /// The volume as a driver is told of it: upstream's `NewOptionsForDriver`. The volume's own options win.
-    fn json(&self, more: BTreeMap<String, String>) -> String {
-        let own = [
-            ("kubernetes.io/fsType", self.kind.as_str()),
-            ("kubernetes.io/readwrite", if self.read_only { "ro" } else { "rw" }),
-            ("kubernetes.io/pvOrVolumeName", &self.name),
-        ];
-        let mut all: BTreeMap<String, String> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        all.extend(more);
-        all.extend(self.options.clone());
-        json!(all).to_string()
-    }
-}
 
 /// Facts of the pod for a driver.
 fn about(pod: &Pod, secret: Option<&Secret>, group: Option<VolumeGroup>) -> BTreeMap<String, String> {
@@ -122,6 +57,10 @@ fn about(pod: &Pod, secret: Option<&Secret>, group: Option<VolumeGroup>) -> BTre
 /// Driver and name of a volume.
 type Key = (String, String);
 
+fn key(volume: &FlexVolume) -> Key {
+    (volume.driver.clone(), volume.name.clone())
+}
+
 /// A step that failed, and why.
 pub(super) type StepFailure = (&'static str, String);
 
@@ -136,6 +75,8 @@ pub(super) struct Flex {
     is_managed: bool,
     /// Pods by the attached volumes that they use or wait for.
     users: Mutex<HashMap<Key, HashSet<String>>>,
+    /// Devices of volumes, as their drivers named them.
+    devices: Mutex<HashMap<Key, String>>,
     locks: KeyedLocks<Key>,
 }
 
@@ -169,6 +110,7 @@ impl Flex {
             host: Host::default(),
             is_managed,
             users: Mutex::default(),
+            devices: Mutex::default(),
             locks: KeyedLocks::default(),
         }
     }
@@ -214,7 +156,7 @@ impl Flex {
         group: Option<VolumeGroup>,
     ) -> Result<(), StepFailure> {
         let driver = self.drivers.get(&volume.driver).await.map_err(|error| ("MountVolume.SetUp", error))?;
-        let key = volume.key();
+        let key = key(volume);
         let _guard = self.locks.lock(&key).await;
         if driver.abilities.attach {
             self.users.lock().entry(key.clone()).or_default().insert(uid.to_owned());
@@ -226,7 +168,7 @@ impl Flex {
 
     /// Attaches a volume and mounts its device, unless that is done.
     async fn attach(&self, driver: &FlexDriver, volume: &FlexVolume, attached: &str) -> Result<(), StepFailure> {
-        let (folder, json) = (self.device_folder(&volume.key()), volume.json(BTreeMap::new()));
+        let (folder, json) = (self.device_folder(&key(volume)), volume.json(BTreeMap::new()));
         let device_error = |error| ("MountVolume.MountDevice", error);
         let place = folder.clone();
         if blocking(move || mounts::is_mount_point(&place)).await.map_err(device_error)? {
@@ -239,7 +181,7 @@ impl Flex {
         // Written down before the driver is asked: the next kubelet has to detach what may be attached.
         let place = folder.clone();
         blocking(move || make_private(&place)).await.map_err(device_error)?;
-        let or = |answer: Result<call::DriverAnswer, CallFailure>, default: &str| match answer {
+        let or = |answer: Result<DriverAnswer, CallFailure>, default: &str| match answer {
             Ok(answer) => Ok(answer.device),
             Err(CallFailure::NotSupported) => Ok(default.to_owned()),
             Err(CallFailure::Failed(error)) => Err(error),
@@ -251,6 +193,7 @@ impl Flex {
         }
         let answer = driver.call("waitforattach", &[&device, &json]).await;
         let device = or(answer, &device).map_err(|error| ("MountVolume.WaitForAttach", error))?;
+        self.devices.lock().insert(key(volume), device.clone());
         let at = folder.display().to_string();
         match driver.call("mountdevice", &[&at, &device, &json]).await {
             Ok(_) => Ok(()),
@@ -280,7 +223,7 @@ impl Flex {
         let mounted = match driver.call("mount", &[&at, &volume.json(facts)]).await {
             Ok(_) => Ok(()),
             Err(CallFailure::NotSupported) => {
-                let request = MountRequest::bind(&self.device_folder(&volume.key()), false, &[]);
+                let request = MountRequest::bind(&self.device_folder(&key(volume)), false, &[]);
                 request.mount(&self.host.program(MOUNT), folder).await.map(drop)
             }
             Err(CallFailure::Failed(error)) => Err(error),
@@ -430,6 +373,7 @@ impl Flex {
                 Err(CallFailure::Failed(error)) => return Err(error),
             }
         }
+        self.devices.lock().remove(key);
         blocking(move || remove(&folder)).await
     }
 }

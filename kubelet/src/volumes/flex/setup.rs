@@ -1,10 +1,8 @@
 //! FlexVolumes as pods get them.
 
 use super::{FlexVolume, about};
-use crate::blocking::blocking;
 use crate::pods;
 use crate::volumes::setup::{Inner, SET_UP, driver_group, ready};
-use crate::volumes::usage::Usage;
 use crate::volumes::{MountedVolume, VolumeError};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use std::sync::Arc;
@@ -52,14 +50,5 @@ impl Inner {
             return Err(failed(format!("cannot get secret of type {}", volume.driver)));
         }
         Ok(Some(found))
-    }
-
-    /// Numbers of a FlexVolume; none where its driver does not let the file system tell them.
-    pub(in crate::volumes) async fn flex_usage(&self, pod: &Pod, volume: &FlexVolume) -> Option<Usage> {
-        if !self.flex.abilities(volume).await.1 {
-            return None;
-        }
-        let folder = self.flex.folder(pods::uid(pod), volume);
-        blocking(move || Ok(Usage::of_file_system(&folder))).await.ok().flatten()
     }
 }

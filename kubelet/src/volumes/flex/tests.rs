@@ -1,7 +1,8 @@
 //! Sequences of calls that a driver sees, with commands that it does not support and failures.
 
 use super::*;
-use serde_json::Value;
+use crate::volumes::growth::Sizes;
+use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;
 
 /// A node with the driver `vendor/disk`, which writes down how it is called.
@@ -28,9 +29,13 @@ impl Node {
             root.display()
         );
         write(&root.join("exec/vendor~disk/disk"), &script);
-        for program in ["mount", "blkid", "mkfs.ext4"] {
-            let code = if program == "blkid" { 2 } else { 0 };
-            let script = format!("#!/bin/sh\necho \"{program} $*\" >>{}/calls\nexit {code}\n", root.display());
+        for program in ["mount", "blkid", "mkfs.ext4", "resize2fs", "xfs_growfs"] {
+            let end = match program {
+                // Without the file there is no file system on any device.
+                "blkid" => format!("[ -e {0}/kind ] || exit 2; echo TYPE=$(cat {0}/kind)", root.display()),
+                _ => String::new(),
+            };
+            let script = format!("#!/bin/sh\necho \"{program} $*\" >>{}/calls\n{end}\n", root.display());
             write(&root.join("bin").join(program), &script);
         }
         write(&root.join("calls"), "");
@@ -151,6 +156,38 @@ async fn the_controller_manager_attaches_where_it_is_to() {
 }
 
 #[tokio::test]
+async fn volumes_grow_by_their_driver_or_by_the_programs_of_their_file_system() {
+    let sizes = Sizes { old: 1 << 30, new: 2 << 30 };
+    let answers = [("attach", r#"{"status": "Success", "device": "/dev/x"}"#), ("waitforattach", NOT_SUPPORTED)];
+    let node = Node::new(false, &answers);
+    node.mount("u").await.expect("mounted");
+    node.calls();
+    assert!(node.flex.grows(&volume(json!({}))).await);
+    node.flex.expand("u", &volume(json!({})), sizes).await.expect("grown");
+    assert_eq!(node.calls(), [format!("expandfs {{}} /dev/x {AT} 2147483648 1073741824")]);
+    // The driver leaves it to the kubelet.
+    let node = Node::new(false, &[&answers[..], &[("expandfs", NOT_SUPPORTED)]].concat());
+    node.mount("u").await.expect("mounted");
+    node.calls();
+    for (kind, expected) in [("ext4", "resize2fs /dev/x".to_owned()), ("xfs", format!("xfs_growfs -d {AT}"))] {
+        write(&node.folder.path().join("kind"), kind);
+        node.flex.expand("u", &volume(json!({})), sizes).await.expect("grown");
+        assert_eq!(node.calls().last(), Some(&expected), "{kind}");
+    }
+    write(&node.folder.path().join("kind"), "vfat");
+    let failure = node.flex.expand("u", &volume(json!({})), sizes).await.expect_err("no such program");
+    let text = "ResizeFS.Resize - resize of format vfat is not supported for device /dev/x mounted at ";
+    assert!(failure.is_final && failure.message.starts_with(text), "{failure:?}");
+    // It has failed, or has nothing to do on nodes.
+    let failed = r#"{"status": "Failure", "message": "no room"}"#;
+    let init = r#"{"status": "Success", "capabilities": {"requiresFSResize": false}}"#;
+    let node = Node::new(false, &[("expandfs", failed), ("init", init)]);
+    let failure = node.flex.expand("u", &volume(json!({})), sizes).await.expect_err("failed");
+    assert_eq!(failure.message, "expandfs command failed, status: Failure, reason: no room");
+    assert!(!node.flex.grows(&volume(json!({}))).await);
+}
+
+#[tokio::test]
 async fn failures_are_told_and_leave_nothing_behind() {
     let failure = r#"{"status": "Failure", "message": "no disk"}"#;
     for (command, step) in
@@ -169,7 +206,8 @@ async fn failures_are_told_and_leave_nothing_behind() {
     fs::create_dir_all(node.flex.pods.join("u")).expect("the pod's folder");
     assert_eq!(node.unmount("u").await, ["vendor/disk/v"]);
     let node = Node::new(false, &[]);
-    let other = FlexVolume { driver: "vendor/other".to_owned(), ..volume(json!({})) };
+    let mut other = volume(json!({}));
+    other.driver = "vendor/other".to_owned();
     let text = "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin matched";
     assert_eq!(node.flex.is_attached_first(&other).await, Err(text.to_owned()));
 }

@@ -1,8 +1,10 @@
-//! Programs of FlexVolume drivers: where they are, how they are called, how they answer. Answers for upstream's `probe.go` and
-//! `driver-call.go`.
+//! FlexVolumes and the programs that are their drivers: where these are, how they are called, how they answer. Kubelets mount by
+//! them, the controller manager attaches and grows. Answers for upstream's `probe.go` and `driver-call.go` of
+//! `pkg/volume/flexvolume`.
 
+use k8s_openapi::api::core::v1::{FlexPersistentVolumeSource, FlexVolumeSource};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,17 +18,95 @@ use tokio::process::Command;
 const TIMEOUT: Duration = Duration::from_secs(300);
 const NOT_SUPPORTED: &str = "Not supported";
 
+/// A volume of a driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlexVolume {
+    /// Name of the driver.
+    pub driver: String,
+    /// Name of the persistent volume, or that of the volume in its pod.
+    pub name: String,
+    /// Kind of the file system.
+    pub kind: String,
+    /// The volume is mounted read-only.
+    pub read_only: bool,
+    options: BTreeMap<String, String>,
+    /// Namespace, empty for the pod's, and name of a secret that the driver is given.
+    pub secret: Option<(String, String)>,
+}
+
+impl FlexVolume {
+    /// The volume of a pod.
+    #[must_use]
+    pub fn inline(name: &str, source: &FlexVolumeSource) -> Self {
+        let secret = source.secret_ref.as_ref().map(|secret| (String::new(), secret.name.clone()));
+        Self {
+            driver: source.driver.clone(),
+            name: name.to_owned(),
+            kind: source.fs_type.clone().unwrap_or_default(),
+            read_only: source.read_only.unwrap_or(false),
+            options: source.options.clone().unwrap_or_default(),
+            secret: secret.filter(|(_, name)| !name.is_empty()),
+        }
+    }
+
+    /// The volume of a persistent volume, which a pod may use read-only.
+    #[must_use]
+    pub fn persistent(name: &str, source: &FlexPersistentVolumeSource, read_only: bool) -> Self {
+        let secret = source.secret_ref.as_ref();
+        let secret =
+            secret.and_then(|secret| Some((secret.namespace.clone().unwrap_or_default(), secret.name.clone()?)));
+        Self {
+            driver: source.driver.clone(),
+            name: name.to_owned(),
+            kind: source.fs_type.clone().unwrap_or_default(),
+            read_only,
+            options: source.options.clone().unwrap_or_default(),
+            secret: secret.filter(|(_, name)| !name.is_empty()),
+        }
+    }
+
+    /// Name of the volume in the node's status.
+    #[must_use]
+    pub fn unique_name(&self) -> String {
+        format!("{}/{}", self.driver, self.name)
+    }
+
+    /// The volume as a driver is told of it: upstream's `NewOptionsForDriver`. The volume's own options win.
+    #[must_use]
+    pub fn json(&self, more: BTreeMap<String, String>) -> String {
+        let own = [
+            ("kubernetes.io/fsType", self.kind.as_str()),
+            ("kubernetes.io/readwrite", if self.read_only { "ro" } else { "rw" }),
+            ("kubernetes.io/pvOrVolumeName", &self.name),
+        ];
+        let mut all: BTreeMap<String, String> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        all.extend(more);
+        all.extend(self.options.clone());
+        json!(all).to_string()
+    }
+}
+
+/// Driver and name of the volume that a node's status lists under a name: upstream's `SplitUniqueName`. The caller tells
+/// FlexVolumes from those of other plugins.
+#[must_use]
+pub fn split(unique: &str) -> Option<(&str, &str)> {
+    let (driver, name) = unique.rsplit_once('/')?;
+    (!driver.is_empty() && !name.is_empty() && driver.split('/').count() <= 2).then_some((driver, name))
+}
+
 /// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum CallFailure {
-    /// The driver leaves the work to the kubelet.
+pub enum CallFailure {
+    /// The driver leaves the work to its caller.
     NotSupported,
+    /// Any other failure; upstream's text.
     Failed(String),
 }
 
 impl CallFailure {
-    /// The text, for calls that the kubelet cannot do itself.
-    pub(super) fn text(self) -> String {
+    /// The text, for calls that nobody else can do.
+    #[must_use]
+    pub fn text(self) -> String {
         match self {
             Self::NotSupported => NOT_SUPPORTED.to_owned(),
             Self::Failed(text) => text,
@@ -36,22 +116,28 @@ impl CallFailure {
 
 /// Work that a driver does, by its answer to `init`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Abilities {
+pub struct Abilities {
     /// Volumes are attached to nodes.
-    pub(super) attach: bool,
-    pub(super) selinux_relabel: bool,
+    pub attach: bool,
+    /// The runtime may relabel files.
+    pub selinux_relabel: bool,
     /// Numbers of the mounted file system are those of the volume.
-    pub(super) supports_metrics: bool,
+    pub supports_metrics: bool,
     /// The kubelet gives files to the pod's group.
-    pub(super) fs_group: bool,
+    pub fs_group: bool,
+    /// The node has work of its own when a volume grows.
+    pub requires_fs_resize: bool,
 }
 
 /// A successful answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DriverAnswer {
+pub struct DriverAnswer {
     /// Path of a device; empty for none.
-    pub(super) device: String,
-    pub(super) abilities: Abilities,
+    pub device: String,
+    /// The volume is attached to the node that was asked for.
+    pub attached: bool,
+    /// Work that the driver does, of those that answer `init`.
+    pub abilities: Abilities,
 }
 
 /// Fields by their names in small letters: drivers write them in either case.
@@ -82,8 +168,10 @@ fn read(command: &str, output: &[u8]) -> Result<DriverAnswer, CallFailure> {
         selinux_relabel: can("selinuxrelabel", true),
         supports_metrics: can("supportsmetrics", false),
         fs_group: can("fsgroup", true),
+        requires_fs_resize: can("requiresfsresize", true),
     };
-    Ok(DriverAnswer { device: text("device").to_owned(), abilities })
+    let attached = answer.get("attached").and_then(|value| value.as_bool()).unwrap_or(false);
+    Ok(DriverAnswer { device: text("device").to_owned(), attached, abilities })
 }
 
 /// Runs a program and reads its answer.
@@ -113,9 +201,10 @@ fn stamp(program: &Path) -> Option<Stamp> {
 
 /// A driver.
 #[derive(Debug)]
-pub(super) struct FlexDriver {
+pub struct FlexDriver {
     program: PathBuf,
-    pub(super) abilities: Abilities,
+    /// Work that it does.
+    pub abilities: Abilities,
     stamp: Stamp,
     /// Commands that it does not support.
     unsupported: Mutex<BTreeSet<&'static str>>,
@@ -123,7 +212,10 @@ pub(super) struct FlexDriver {
 
 impl FlexDriver {
     /// Calls the driver; one that has not supported a command is not asked for it again.
-    pub(super) async fn call(&self, command: &'static str, arguments: &[&str]) -> Result<DriverAnswer, CallFailure> {
+    ///
+    /// # Errors
+    /// The driver does not support the command, has failed, or has not ended in time.
+    pub async fn call(&self, command: &'static str, arguments: &[&str]) -> Result<DriverAnswer, CallFailure> {
         if self.unsupported.lock().contains(command) {
             return Err(CallFailure::NotSupported);
         }
@@ -140,18 +232,22 @@ impl FlexDriver {
 }
 
 /// Drivers below `volumePluginDir`: `<vendor>~<driver>/<driver>`, or `<driver>/<driver>`.
-pub(super) struct Drivers {
+#[derive(Debug)]
+pub struct Drivers {
     folder: PathBuf,
     known: Mutex<HashMap<String, Arc<FlexDriver>>>,
 }
 
 /// Name of a driver as one part of a path: upstream's `EscapeQualifiedName`.
-pub(super) fn escape(driver: &str) -> String {
+#[must_use]
+pub fn escape(driver: &str) -> String {
     driver.replace('/', "~")
 }
 
 impl Drivers {
-    pub(super) fn new(folder: &Path) -> Self {
+    /// Drivers below a folder.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_path_buf(), known: Mutex::default() }
     }
 
@@ -168,7 +264,7 @@ impl Drivers {
     ///
     /// # Errors
     /// There is none; upstream's text.
-    pub(super) async fn get(&self, driver: &str) -> Result<Arc<FlexDriver>, String> {
+    pub async fn get(&self, driver: &str) -> Result<Arc<FlexDriver>, String> {
         let missing = || "no volume plugin matched".to_owned();
         let program = self.program(driver).ok_or_else(missing)?;
         let stamp = stamp(&program).ok_or_else(missing)?;
@@ -192,8 +288,15 @@ mod tests {
 
     #[test]
     fn answers_are_read_as_upstream_reads_them() {
-        let all = Abilities { attach: true, selinux_relabel: true, supports_metrics: false, fs_group: true };
-        let answer = |device: &str, abilities| Ok(DriverAnswer { device: device.to_owned(), abilities });
+        let all = Abilities {
+            attach: true,
+            selinux_relabel: true,
+            supports_metrics: false,
+            fs_group: true,
+            requires_fs_resize: true,
+        };
+        let answer =
+            |device: &str, abilities| Ok(DriverAnswer { device: device.to_owned(), attached: false, abilities });
         let failed = |text: &str| Err(CallFailure::Failed(text.to_owned()));
         for (output, expected) in [
             (r#"{"status": "Success"}"#, answer("", all)),
@@ -201,6 +304,14 @@ mod tests {
             (
                 r#"{"status": "Success", "capabilities": {"attach": false, "fsGroup": false, "supportsMetrics": true}}"#,
                 answer("", Abilities { attach: false, fs_group: false, supports_metrics: true, ..all }),
+            ),
+            (
+                r#"{"status": "Success", "attached": true, "Capabilities": {"requiresFSResize": false}}"#,
+                Ok(DriverAnswer {
+                    device: String::new(),
+                    attached: true,
+                    abilities: Abilities { requires_fs_resize: false, ..all },
+                }),
             ),
             (r#"{"status": "Not supported"}"#, Err(CallFailure::NotSupported)),
             (
@@ -212,6 +323,20 @@ mod tests {
             assert_eq!(read("mount", output.as_bytes()), expected, "{output}");
         }
         assert!(matches!(read("mount", b"Success"), Err(CallFailure::Failed(_))));
+    }
+
+    #[test]
+    fn names_in_a_nodes_status_are_of_driver_and_volume() {
+        for (unique, expected) in [
+            ("vendor/disk/v", Some(("vendor/disk", "v"))),
+            ("disk/v", Some(("disk", "v"))),
+            ("v", None),
+            ("a/b/c/d", None),
+            ("/v", None),
+            ("vendor/disk/", None),
+        ] {
+            assert_eq!(split(unique), expected, "{unique}");
+        }
     }
 
     #[test]
