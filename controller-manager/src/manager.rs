@@ -270,9 +270,7 @@ mod tests {
 
     /// Flags that this component does not look at, and why.
     const NOT_READ: &[(&str, &[&str])] = &[
-        ("attachments are watched", &["disable-attach-detach-reconcile-sync"]),
         ("no cloud is built in", &["cloud-config", "external-cloud-volume-plugin"]),
-        ("flexible volumes are attached by nodes", &["flex-volume-plugin-dir"]),
         ("requests are in whatever is read fastest", &["kube-api-content-type"]),
         ("nothing is missed that had to be looked at again", &["min-resync-period"]),
         ("there is nothing to profile locks with", &["contention-profiling"]),

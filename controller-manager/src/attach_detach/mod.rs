@@ -1,13 +1,16 @@
 //! Attaches CSI volumes to the nodes whose pods need them, and detaches them afterwards. Answers for `attachdetach`.
 //!
 //! In: pods, claims, volumes, nodes, attachments. Out: VolumeAttachments, `status.volumesAttached` of nodes, events of
-//! pods. Volumes of plugins that were once part of Kubernetes are left to the drivers that took over. Everything is
+//! pods. Volumes of plugins that were once part of Kubernetes are left to the drivers that took over; FlexVolumes are attached
+//! by programs ([`flex`]). Everything is
 //! computed from what is there, node by node, so a restart continues where it was; attachments are watched and need no
 //! periodic verification.
 
+pub mod flex;
 pub mod listed;
 pub mod plan;
 pub mod report;
+mod tell;
 pub mod volume;
 mod wake;
 
@@ -26,6 +29,7 @@ use shared::informer::{Event, Store};
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
+use self::flex::{FlexAttachable, FlexAttacher};
 use self::listed::Listed;
 use self::plan::{Attachment, NodeDecision, Snapshot, WantedVolume};
 use self::report::{ByDriver, Report, VolumeOperation};
@@ -78,12 +82,16 @@ struct Users {
     attached: BTreeMap<String, (Attachable, Pods)>,
     /// By the name in the node's status.
     listed: BTreeMap<String, (Listed, Pods)>,
+    /// By the same name.
+    flex: BTreeMap<String, (FlexAttachable, Pods)>,
 }
 
 impl Users {
     fn pods(&self, name: &str) -> impl Iterator<Item = &Arc<Pod>> {
         let attached = self.attached.get(name).map(|(_, pods)| pods);
-        attached.or_else(|| self.listed.get(name).map(|(_, pods)| pods)).into_iter().flatten()
+        let listed = || self.listed.get(name).map(|(_, pods)| pods);
+        let flex = || self.flex.get(name).map(|(_, pods)| pods);
+        attached.or_else(listed).or_else(flex).into_iter().flatten()
     }
 }
 
@@ -91,19 +99,23 @@ impl Users {
 enum Need {
     Attach(Attachable),
     List(Listed),
+    Flex(FlexAttachable),
 }
 
 /// Wanted attachments by the names under which they are known.
 struct AllWanted {
     attached: BTreeMap<String, WantedVolume>,
     listed: BTreeMap<String, WantedVolume<Listed>>,
+    flex: BTreeMap<String, WantedVolume<FlexAttachable>>,
 }
 
 impl AllWanted {
     /// Returns the name of a volume in events, and the nodes that want it.
     fn called(&self, name: &str) -> Option<(&str, String)> {
         let attached = self.attached.get(name).map(|w| (w.volume.volume.as_str(), w.volume.key()));
-        attached.or_else(|| self.listed.get(name).map(|w| (w.volume.volume.as_str(), name.to_owned())))
+        let listed = || self.listed.get(name).map(|w| (w.volume.volume.as_str(), name.to_owned()));
+        let flex = || self.flex.get(name).map(|w| (w.volume.volume.name.as_str(), name.to_owned()));
+        attached.or_else(listed).or_else(flex)
     }
 }
 
@@ -121,6 +133,7 @@ struct AttachDetach {
     memory: Mutex<Memory>,
     report: Mutex<Report>,
     never_force: bool,
+    flex: Arc<FlexAttacher>,
 }
 
 /// Wire the attach-detach controller.
@@ -153,6 +166,11 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             memory: Mutex::default(),
             report: Mutex::default(),
             never_force: cx.settings().never_force_detach,
+            flex: Arc::new(FlexAttacher::new(
+                &cx.settings().flex_folder,
+                queue.clone(),
+                Some(cx.settings().attach_period).filter(|_| !cx.settings().never_verify_attached),
+            )),
         });
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
@@ -224,7 +242,9 @@ impl AttachDetach {
             Event::Added(_) => return,
         };
         let memory = self.memory.lock();
-        for gone in before.iter().filter(|v| listed::is_listed(&v.name) && !after.iter().any(|a| a.name == v.name)) {
+        let left =
+            |v: &&AttachedVolume| !v.name.starts_with(volume::CSI_PREFIX) && !after.iter().any(|a| a.name == v.name);
+        for gone in before.iter().filter(left) {
             memory.blocked.get(&gone.name).into_iter().flat_map(HashMap::keys).for_each(|node| queue.add(node.clone()));
         }
     }
@@ -234,7 +254,9 @@ impl AttachDetach {
         let name = object::name(&event.object().metadata);
         let mut memory = self.memory.lock();
         match event {
-            Event::Deleted(node) if !self.attachments.by_index(BY_NODE, name).is_empty() => {
+            Event::Deleted(node)
+                if !self.attachments.by_index(BY_NODE, name).is_empty() || !attached(node).is_empty() =>
+            {
                 let mounted = node.status.as_ref().and_then(|s| s.volumes_in_use.clone()).unwrap_or_default();
                 memory.left_mounted.insert(name.to_owned(), mounted);
             }
@@ -248,14 +270,20 @@ impl AttachDetach {
             return Ok(None);
         }
         let node = self.nodes.get("", name);
-        let users = self.users(name, node.as_deref());
+        let users = self.with_attaching_drivers(self.users(name, node.as_deref())).await;
         self.count(name, &users);
-        let wanted = AllWanted { attached: self.wanted(name, &users), listed: self.to_list(name, &users) };
+        let listed = node.as_deref().map(attached).unwrap_or_default();
+        let flex = self.flex.look(name, listed, users.flex.values().map(|(volume, _)| volume)).await;
+        let wanted = AllWanted {
+            attached: self.wanted(name, &users),
+            listed: self.to_list(name, &users),
+            flex: self.flex_wanted(name, &users),
+        };
         let objects = self.attachments.by_index(BY_NODE, name);
         let attachments = self.attachments_of(&objects, &wanted.attached, (name, node.as_deref()));
         let (made, left_mounted) = {
             let mut memory = self.memory.lock();
-            if objects.is_empty() {
+            if objects.is_empty() && flex.is_empty() {
                 memory.left_mounted.remove(name);
             }
             let made: BTreeSet<String> = memory.made.keys().cloned().collect();
@@ -266,12 +294,15 @@ impl AttachDetach {
             left_mounted: left_mounted.as_deref(),
             wanted: &wanted.attached,
             listed: &wanted.listed,
+            flex_wanted: &wanted.flex,
+            flex: &flex,
             attachments: &attachments,
             made: &made,
             never_force: self.never_force,
         });
         self.tell(name, &decision, &wanted, &users, &objects);
-        let again = decision.again;
+        self.tell_flex(name, &wanted, &users);
+        let again = decision.again.into_iter().chain(self.flex.verify(name)).min();
         self.carry_out(name, node.as_deref(), decision, &attachments).await?;
         Ok(again)
     }
@@ -279,8 +310,13 @@ impl AttachDetach {
     fn count(&self, node: &str, users: &Users) {
         let (mut wanted, mut uses) = (ByDriver::new(), ByDriver::new());
         for (volume, pods) in users.attached.values() {
-            *wanted.entry(volume.driver.clone()).or_default() += 1;
-            *uses.entry(volume.driver.clone()).or_default() += pods.len();
+            let plugin = report::plugin(&volume.driver);
+            *wanted.entry(plugin.clone()).or_default() += 1;
+            *uses.entry(plugin).or_default() += pods.len();
+        }
+        for (found, pods) in users.flex.values() {
+            *wanted.entry(found.volume.driver.clone()).or_default() += 1;
+            *uses.entry(found.volume.driver.clone()).or_default() += pods.len();
         }
         self.report.lock().node(node, wanted, uses);
     }
@@ -298,6 +334,7 @@ impl AttachDetach {
                         &mut out.attached.entry(v.attachment(node_name)).or_insert((v, Vec::new())).1
                     }
                     Some(Need::List(v)) => &mut out.listed.entry(v.unique_name.clone()).or_insert((v, Vec::new())).1,
+                    Some(Need::Flex(v)) => &mut out.flex.entry(v.volume.unique_name()).or_insert((v, Vec::new())).1,
                     None => continue,
                 };
                 pods.push(Arc::clone(&pod));
@@ -319,6 +356,7 @@ impl AttachDetach {
                 return None;
             }
             let listed = Listed::of_disk(disk).map(Need::List);
+            let listed = listed.or_else(|| FlexAttachable::of_disk(disk).map(Need::Flex));
             return listed.or_else(|| self.attaches(Attachable::of_disk(disk, namespace)?));
         }
         let claim = self.claims.get(namespace, &pods::claim_of(pod, volume)?)?;
@@ -334,7 +372,9 @@ impl AttachDetach {
         if back.uid != claim.metadata.uid || !moved(volume.spec.as_ref().and_then(csi::plugin)) {
             return None;
         }
-        Listed::of(&volume).map(Need::List).or_else(|| self.attaches(Attachable::of(&volume)?))
+        let listed = Listed::of(&volume).map(Need::List);
+        let listed = listed.or_else(|| FlexAttachable::of(&volume).map(Need::Flex));
+        listed.or_else(|| self.attaches(Attachable::of(&volume)?))
     }
 
     fn attaches(&self, found: Attachable) -> Option<Need> {
@@ -416,60 +456,6 @@ impl AttachDetach {
         out
     }
 
-    /// Events of the pods that wait for a volume, each said once.
-    fn tell(
-        &self,
-        node: &str,
-        decision: &NodeDecision,
-        wanted: &AllWanted,
-        users: &Users,
-        objects: &[Arc<VolumeAttachment>],
-    ) {
-        let say = |name: &str, warning: bool, reason: &'static str, message: &str| {
-            for pod in users.pods(name) {
-                self.executor.events.say(&object::reference::<Pod>(&pod.metadata), warning, reason, message.to_owned());
-            }
-        };
-        let mut memory = self.memory.lock();
-        let blocked = decision.blocked.iter().filter_map(|(name, why)| Some((name, wanted.called(name)?.1, why)));
-        let blocked: Vec<(&String, String, &String)> = blocked.collect();
-        let still: HashSet<&str> = blocked.iter().map(|(_, key, _)| key.as_str()).collect();
-        memory.blocked.retain(|key, waiting| {
-            if !still.contains(key.as_str()) {
-                waiting.remove(node);
-            }
-            !waiting.is_empty()
-        });
-        for (name, key, why) in &blocked {
-            let waiting = memory.blocked.entry(key.clone()).or_default();
-            if waiting.insert(node.to_owned(), (*why).clone()).is_none() {
-                say(name, true, "FailedAttachVolume", why);
-            }
-        }
-        let of_node = listed::mark(node, "");
-        memory.told.retain(|told, _| told.strip_prefix(&of_node).is_none_or(|name| users.listed.contains_key(name)));
-        for name in &decision.attached {
-            let noted = if users.listed.contains_key(name) { listed::mark(node, name) } else { name.clone() };
-            let told = memory.told.insert(noted, ATTACHED.to_owned());
-            if let Some((volume, _)) = wanted.called(name).filter(|_| told.as_deref() != Some(ATTACHED)) {
-                let text = format!("AttachVolume.Attach succeeded for volume {volume:?} ");
-                say(name, false, "SuccessfulAttachVolume", &text);
-            }
-        }
-        for object in objects {
-            let name = object::name(&object.metadata);
-            let error = object.status.as_ref().filter(|s| !s.attached).and_then(|s| s.attach_error.as_ref());
-            let (Some(error), Some((volume, _))) = (error, wanted.called(name)) else { continue };
-            let text = error.message.clone().unwrap_or_default();
-            // The driver tries again and again; each of its tries is one event.
-            let mark = format!("{:?} {text}", error.time);
-            if memory.told.insert(name.to_owned(), mark.clone()) != Some(mark) {
-                let text = format!("AttachVolume.Attach failed for volume {volume:?} : {text}");
-                say(name, true, "FailedAttachVolume", &text);
-            }
-        }
-    }
-
     /// Reads `status.volumesInUse` of a node from the server: its kubelet may have written since a cache was filled. Empty
     /// when the node is gone. Answers for `verifyVolumeIsSafeToDetach`.
     async fn in_use_now(&self, node: &Node) -> Result<HashSet<String>, RestError> {
@@ -500,10 +486,24 @@ impl AttachDetach {
         }
         // From here on the kubelet mounts nothing anew of what is not listed.
         let in_use = match node {
-            Some(node) if decision.detach.iter().any(|(_, forced)| forced.is_none()) => self.in_use_now(node).await?,
+            Some(node) if decision.detach.iter().chain(&decision.flex_detach).any(|(_, forced)| forced.is_none()) => {
+                self.in_use_now(node).await?
+            }
             _ => HashSet::new(),
         };
         let mut mounted = None;
+        for (unique, forced) in &decision.flex_detach {
+            if let Some(used) = in_use.get(unique).filter(|_| forced.is_none()) {
+                mounted = Some(used);
+                continue;
+            }
+            if let Some(reason) = forced {
+                metrics::count("attach_detach_controller_attachdetach_controller_forced_detaches", &[reason]);
+                tracing::warn!(node = name, volume = unique, reason, "detaching a volume that may still be mounted");
+            }
+            self.flex.detach(name, unique);
+        }
+        decision.flex_attach.iter().for_each(|unique| self.flex.attach(name, unique));
         for (attachment, forced) in decision.detach {
             let found = attachments.get(&attachment).filter(|_| forced.is_none());
             let used = found.and_then(|found| volume::used_as(&found.unique_name, (&attachment, name), &in_use));

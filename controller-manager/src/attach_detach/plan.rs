@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use shared::csi;
 
+use super::flex::{FlexAttachable, FlexState};
 use super::listed::{Listed, is_listed};
 use super::volume::{Attachable, CSI_PREFIX};
 use crate::engine::pod::Pod;
@@ -58,6 +59,10 @@ pub struct Snapshot<'a> {
     pub wanted: &'a BTreeMap<String, WantedVolume>,
     /// By the name in the node's status.
     pub listed: &'a BTreeMap<String, WantedVolume<Listed>>,
+    /// FlexVolumes that pods need, by the name in the node's status.
+    pub flex_wanted: &'a BTreeMap<String, WantedVolume<FlexAttachable>>,
+    /// FlexVolumes that the node needs or has, by the same name.
+    pub flex: &'a BTreeMap<String, FlexState>,
     /// By name.
     pub attachments: &'a BTreeMap<String, Attachment<'a>>,
     /// Attachments that were made and that the cache does not show yet.
@@ -78,12 +83,22 @@ pub struct NodeDecision {
     pub blocked: Vec<(String, String)>,
     /// Attachments to delete.
     pub detach: Vec<(String, Forced)>,
+    /// FlexVolumes to attach.
+    pub flex_attach: Vec<String>,
+    /// FlexVolumes to detach.
+    pub flex_detach: Vec<(String, Forced)>,
     /// The node's new list, if it changes. To be written before anything is detached.
     pub report: Option<Vec<AttachedVolume>>,
     /// Volumes that have just come to be attached, by the names under which they are wanted.
     pub attached: Vec<String>,
     /// Time until a waiting detachment is looked at again.
     pub again: Option<Duration>,
+}
+
+impl NodeDecision {
+    fn look_again(&mut self, after: Duration) {
+        self.again = Some(self.again.map_or(after, |again| again.min(after)));
+    }
 }
 
 /// Decide for one node.
@@ -96,8 +111,10 @@ pub fn plan(s: &Snapshot<'_>) -> NodeDecision {
     }
     if s.node.is_some() {
         attach(s, &mut out);
+        attach_flex(s, &mut out);
     }
     detach(s, &mut out);
+    detach_flex(s, &mut out);
     if let Some(node) = s.node {
         report(s, node, &mut out);
     }
@@ -117,6 +134,21 @@ fn attach(s: &Snapshot<'_>, out: &mut NodeDecision) {
     }
 }
 
+fn attach_flex(s: &Snapshot<'_>, out: &mut NodeDecision) {
+    for (unique, wanted) in s.flex_wanted {
+        let Some(state) = s.flex.get(unique).filter(|state| state.attached.is_none() && !state.is_busy) else {
+            continue;
+        };
+        if wanted.volume.exclusive && !wanted.elsewhere.is_empty() {
+            out.blocked.push((unique.clone(), multi_attach(wanted, &wanted.volume.volume.name)));
+        } else if let Some(left) = state.waits {
+            out.look_again(left);
+        } else {
+            out.flex_attach.push(unique.clone());
+        }
+    }
+}
+
 fn multi_attach<V>(wanted: &WantedVolume<V>, volume: &str) -> String {
     let names: Vec<&str> =
         wanted.used_by.iter().filter(|(ns, _)| *ns == wanted.namespace).map(|(_, name)| name.as_str()).collect();
@@ -132,29 +164,57 @@ fn multi_attach<V>(wanted: &WantedVolume<V>, volume: &str) -> String {
     format!("Multi-Attach error for volume {volume:?} {why}")
 }
 
+/// Moment of a detachment.
+enum Detachment {
+    Now(Forced),
+    In(Duration),
+    /// The node says when it has unmounted the volume.
+    WhenUnmounted,
+}
+
+/// Decides when a volume that nobody needs since a time is detached.
+fn detachment(s: &Snapshot<'_>, unique_name: &str, unwanted_for: Duration) -> Detachment {
+    let mounted = match s.node {
+        Some(node) => in_use(node, unique_name),
+        // Its machine may run on.
+        None => s.left_mounted.is_none_or(|names| names.iter().any(|name| name == unique_name)),
+    };
+    if !mounted {
+        return Detachment::Now(None);
+    }
+    if s.node.is_some_and(|n| nodes::taints(n).iter().any(|t| t.key == OUT_OF_SERVICE)) {
+        return Detachment::Now(Some("out-of-service"));
+    }
+    if s.node.is_some_and(nodes::ready) || s.never_force {
+        return Detachment::WhenUnmounted;
+    }
+    let left = UNMOUNT_WAIT.checked_sub(unwanted_for).filter(|left| !left.is_zero());
+    left.map_or(Detachment::Now(Some("timeout")), Detachment::In)
+}
+
+fn detach_flex(s: &Snapshot<'_>, out: &mut NodeDecision) {
+    for (unique, state) in s.flex {
+        if s.flex_wanted.contains_key(unique) || state.is_busy || state.attached.is_none() {
+            continue;
+        }
+        match (detachment(s, unique, state.unwanted_for), state.waits) {
+            (Detachment::Now(_), Some(left)) | (Detachment::In(left), _) => out.look_again(left),
+            (Detachment::Now(forced), None) => out.flex_detach.push((unique.clone(), forced)),
+            (Detachment::WhenUnmounted, _) => {}
+        }
+    }
+}
+
 fn detach(s: &Snapshot<'_>, out: &mut NodeDecision) {
-    let healthy = s.node.is_some_and(nodes::ready);
-    let out_of_service = s.node.is_some_and(|n| nodes::taints(n).iter().any(|t| t.key == OUT_OF_SERVICE));
     for (name, attachment) in s.attachments {
         if s.wanted.contains_key(name) || object::deleting(&attachment.object.metadata) {
             continue;
         }
-        let mounted = match s.node {
-            Some(node) => in_use(node, &attachment.unique_name),
-            // Its machine may run on.
-            None => s.left_mounted.is_none_or(|names| names.contains(&attachment.unique_name)),
-        };
-        if !mounted {
-            out.detach.push((name.clone(), None));
-        } else if out_of_service {
-            out.detach.push((name.clone(), Some("out-of-service")));
-        } else if !healthy && !s.never_force {
-            match UNMOUNT_WAIT.checked_sub(attachment.unwanted_for).filter(|d| !d.is_zero()) {
-                None => out.detach.push((name.clone(), Some("timeout"))),
-                Some(left) => out.again = Some(out.again.map_or(left, |a| a.min(left))),
-            }
+        match detachment(s, &attachment.unique_name, attachment.unwanted_for) {
+            Detachment::Now(forced) => out.detach.push((name.clone(), forced)),
+            Detachment::In(left) => out.look_again(left),
+            Detachment::WhenUnmounted => {}
         }
-        // Otherwise the node says when it has unmounted the volume.
     }
 }
 
@@ -171,7 +231,8 @@ fn report(s: &Snapshot<'_>, node: &Node, out: &mut NodeDecision) {
     });
     let stays: Vec<(&str, &str)> = stays.map(|(name, a)| (name.as_str(), a.unique_name.as_str())).collect();
     let listed = listed(s, node, old, out);
-    let others = |v: &&AttachedVolume| !v.name.starts_with(CSI_PREFIX) && !is_listed(&v.name);
+    let others =
+        |v: &&AttachedVolume| !v.name.starts_with(CSI_PREFIX) && !is_listed(&v.name) && !s.flex.contains_key(&v.name);
     let mut new: Vec<AttachedVolume> = old.iter().filter(others).cloned().collect();
     for (wanted, unique_name) in stays.into_iter().chain(listed.iter().map(|name| (name.as_str(), name.as_str()))) {
         let known = old.iter().find(|v| v.name == unique_name);
@@ -180,6 +241,16 @@ fn report(s: &Snapshot<'_>, node: &Node, out: &mut NodeDecision) {
         }
         let fresh = || AttachedVolume { name: unique_name.to_owned(), device_path: String::new() };
         new.push(known.cloned().unwrap_or_else(fresh));
+    }
+    for (unique, state) in s.flex {
+        // One that a driver is detaching is not there any more.
+        let is_leaving = !s.flex_wanted.contains_key(unique) && state.is_busy
+            || out.flex_detach.iter().any(|(leaving, _)| leaving == unique);
+        let Some(device_path) = state.attached.clone().filter(|_| !is_leaving) else { continue };
+        if !old.iter().any(|v| v.name == *unique) {
+            out.attached.push(unique.clone());
+        }
+        new.push(AttachedVolume { name: unique.clone(), device_path });
     }
     let names = |list: &[AttachedVolume]| list.iter().map(|v| v.name.clone()).collect::<BTreeSet<_>>();
     if names(old) != names(&new) {

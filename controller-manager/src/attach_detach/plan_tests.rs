@@ -66,6 +66,8 @@ fn look_after(
         left_mounted: None,
         wanted,
         listed: &BTreeMap::new(),
+        flex_wanted: &BTreeMap::new(),
+        flex: &BTreeMap::new(),
         attachments: &attachments,
         made: &made,
         never_force: false,
@@ -204,6 +206,8 @@ fn what_a_node_that_is_gone_had_mounted() {
             left_mounted: left,
             wanted: &none,
             listed: &BTreeMap::new(),
+            flex_wanted: &BTreeMap::new(),
+            flex: &BTreeMap::new(),
             attachments: &attachments,
             made: &made,
             never_force: false,
@@ -238,11 +242,64 @@ fn what_only_has_to_be_listed() {
             left_mounted: None,
             wanted: &BTreeMap::new(),
             listed: &listed,
+            flex_wanted: &BTreeMap::new(),
+            flex: &BTreeMap::new(),
             attachments: &BTreeMap::new(),
             made: &BTreeSet::new(),
             never_force: false,
         });
         assert_eq!((d.report.map(|r| r.len()), d.blocked.len()), (names, blocked), "{why}");
         assert_eq!(d.attached.len(), usize::from(names == Some(1)), "{why}");
+    }
+}
+
+#[test]
+fn flex_volumes_are_attached_by_their_drivers() {
+    const DISK: &str = "vendor/disk/pv";
+    let source: k8s_openapi::api::core::v1::FlexVolumeSource =
+        serde_json::from_value(json!({"driver": "vendor/disk"})).expect("source");
+    let disk = FlexAttachable { volume: shared::flex::FlexVolume::inline("pv", &source), exclusive: true };
+    let want = |elsewhere: &[&str]| {
+        let elsewhere = elsewhere.iter().map(|s| (*s).to_owned()).collect();
+        let wanted = WantedVolume { volume: disk.clone(), elsewhere, used_by: Vec::new(), namespace: "ns".into() };
+        BTreeMap::from([(DISK.to_owned(), wanted)])
+    };
+    let new = FlexState::default;
+    let there = || FlexState { attached: Some("/dev/x".into()), ..new() };
+    let busy = |state: FlexState| FlexState { is_busy: true, ..state };
+    let waits = |state: FlexState| FlexState { waits: Some(Duration::from_secs(9)), ..state };
+    let old = |state: FlexState| FlexState { unwanted_for: UNMOUNT_WAIT, ..state };
+    let listed = || json!({"volumesAttached": [{"name": DISK, "devicePath": "/dev/x"}]});
+    let used = || json!({"volumesAttached": [{"name": DISK, "devicePath": "/dev/x"}], "volumesInUse": [DISK]});
+    let none = BTreeMap::new;
+    // Why; readiness and status; needs, state; what is attached, detached, blocked; the new list.
+    for (why, (is_ready, status), (wanted, state), (attach, detach, blocked), list) in [
+        ("a pod needs it", ("True", json!({})), (want(&[]), new()), (1, 0, 0), None),
+        ("the driver is at it", ("True", json!({})), (want(&[]), busy(new())), (0, 0, 0), None),
+        ("it is tried again later", ("True", json!({})), (want(&[]), waits(new())), (0, 0, 0), None),
+        ("another node has it", ("True", json!({})), (want(&["n2"]), new()), (0, 0, 1), None),
+        ("it is attached", ("True", json!({})), (want(&[]), there()), (0, 0, 0), Some(1)),
+        ("it is listed", ("True", listed()), (want(&["n2"]), there()), (0, 0, 0), None),
+        ("it is not attached any more", ("True", listed()), (want(&[]), new()), (1, 0, 0), Some(0)),
+        ("nobody needs it", ("True", listed()), (none(), there()), (0, 1, 0), Some(0)),
+        ("it is being detached", ("True", listed()), (none(), busy(there())), (0, 0, 0), Some(0)),
+        ("detaching it has failed", ("True", json!({})), (none(), waits(there())), (0, 0, 0), Some(1)),
+        ("it is mounted", ("True", used()), (none(), there()), (0, 0, 0), None),
+        ("the node has just died", ("Unknown", used()), (none(), there()), (0, 0, 0), None),
+        ("the node is long dead", ("Unknown", used()), (none(), old(there())), (0, 1, 0), Some(0)),
+    ] {
+        let d = plan(&Snapshot {
+            node: Some(&ready(is_ready, status)),
+            left_mounted: None,
+            wanted: &BTreeMap::new(),
+            listed: &BTreeMap::new(),
+            flex_wanted: &wanted,
+            flex: &BTreeMap::from([(DISK.to_owned(), state)]),
+            attachments: &BTreeMap::new(),
+            made: &BTreeSet::new(),
+            never_force: false,
+        });
+        let found = (d.flex_attach.len(), d.flex_detach.len(), d.blocked.len());
+        assert_eq!((found, d.report.map(|r| r.len())), ((attach, detach, blocked), list), "{why}");
     }
 }

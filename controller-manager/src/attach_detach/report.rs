@@ -4,7 +4,7 @@
 //! In: what a look at a node wants, what attachments show. Out: numbers. Nothing here is decided upon.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -55,7 +55,13 @@ struct Begun {
     failed: Option<Time>,
 }
 
-/// Volumes by driver.
+/// Counts an operation that has come to an end, by the name of the plugin.
+pub fn ended(operation: VolumeOperation, plugin: &str, success: bool, took: Duration) {
+    let status = if success { "success" } else { "fail-unknown" };
+    metrics::observe(OPERATIONS, &["false", operation.name(), status, plugin], took.as_secs_f64());
+}
+
+/// Volumes by the name of their plugin.
 pub type ByDriver = BTreeMap<String, usize>;
 
 /// See the module.
@@ -69,7 +75,8 @@ pub struct Report {
 }
 
 /// Returns upstream's name of a driver's plugin.
-fn plugin(driver: &str) -> String {
+#[must_use]
+pub fn plugin(driver: &str) -> String {
     format!("kubernetes.io/csi:{driver}")
 }
 
@@ -78,16 +85,16 @@ impl Report {
     pub fn node(&mut self, name: &str, wanted: ByDriver, uses: ByDriver) {
         let (old_wanted, old_uses) = self.nodes.remove(name).unwrap_or_default();
         for (driver, count) in &old_wanted {
-            metrics::move_by(TOTAL, &[&plugin(driver), DESIRED], -float(*count));
+            metrics::move_by(TOTAL, &[driver, DESIRED], -float(*count));
         }
         for (driver, count) in &wanted {
-            metrics::move_by(TOTAL, &[&plugin(driver), DESIRED], float(*count));
+            metrics::move_by(TOTAL, &[driver, DESIRED], float(*count));
         }
         for driver in old_uses.keys().filter(|d| !uses.contains_key(*d)) {
-            metrics::forget(IN_USE, &[name, &plugin(driver)]);
+            metrics::forget(IN_USE, &[name, driver]);
         }
         for (driver, count) in &uses {
-            metrics::set(IN_USE, &[name, &plugin(driver)], float(*count));
+            metrics::set(IN_USE, &[name, driver], float(*count));
         }
         if !wanted.is_empty() {
             self.nodes.insert(name.to_owned(), (wanted, uses));
@@ -106,10 +113,8 @@ impl Report {
         let was = if attached { self.attached.insert(name.into(), driver.into()) } else { self.attached.remove(name) };
         let step = float(usize::from(attached)) - float(usize::from(was.is_some()));
         metrics::move_by(TOTAL, &[&plugin(driver), ACTUAL], step);
-        if let Some(ended) = self.ended(attachment, gone, now) {
-            let status = if ended.success { "success" } else { "fail-unknown" };
-            let took = now.saturating_duration_since(ended.since).as_secs_f64();
-            metrics::observe(OPERATIONS, &["false", ended.operation.name(), status, &plugin(driver)], took);
+        if let Some(found) = self.ended(attachment, gone, now) {
+            ended(found.operation, &plugin(driver), found.success, now.saturating_duration_since(found.since));
         }
     }
 
@@ -142,8 +147,6 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::{Value, json};
 
     use super::*;

@@ -172,13 +172,14 @@ pub struct Volume {
     pub disk: Option<Box<core::Volume>>,
 }
 
-/// The fields of a volume's source that name a disk: gcePersistentDisk, awsElasticBlockStore, iscsi, cinder, fc, azureFile,
-/// vsphereVolume, azureDisk, portworxVolume.
-pub(super) const DISKS: [u32; 9] = [3, 4, 8, 13, 17, 18, 20, 22, 24];
+/// The fields of a volume's source that name a disk: gcePersistentDisk, awsElasticBlockStore, iscsi, flexVolume, cinder, fc,
+/// azureFile, vsphereVolume, azureDisk, portworxVolume.
+pub(super) const DISKS: [u32; 10] = [3, 4, 8, 12, 13, 17, 18, 20, 22, 24];
 
 impl Volume {
     fn kept(mut volume: core::Volume) -> Option<Self> {
-        let disk = csi::plugin_of(&volume).is_some() || volume.fc.is_some() || volume.iscsi.is_some();
+        let is_listed = volume.fc.is_some() || volume.iscsi.is_some() || volume.flex_volume.is_some();
+        let disk = is_listed || csi::plugin_of(&volume).is_some();
         let (claim, ephemeral) = (volume.persistent_volume_claim.take(), volume.ephemeral.take().map(Box::new));
         (disk || claim.is_some() || ephemeral.is_some()).then(|| Self {
             name: volume.name.clone(),

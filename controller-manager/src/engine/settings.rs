@@ -1,5 +1,6 @@
 //! The flags that controllers read, read once at start.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use shared::flags::{FeatureGates, FlagSet};
@@ -153,8 +154,12 @@ pub struct Settings {
     pub dynamic_provisioning: bool,
     /// `--disable-force-detach-on-timeout`
     pub never_force_detach: bool,
-    /// `--attach-detach-reconcile-sync-period`, which is only looked at for what upstream refuses.
+    /// `--attach-detach-reconcile-sync-period`: attachments are watched, but FlexVolumes are asked for.
     pub attach_period: Duration,
+    /// `--disable-attach-detach-reconcile-sync`
+    pub never_verify_attached: bool,
+    /// `--flex-volume-plugin-dir`
+    pub flex_folder: PathBuf,
     /// The cloud loops' flags.
     pub cloud: Cloud,
 }
@@ -304,6 +309,8 @@ impl Settings {
             dynamic_provisioning: flags.boolean("enable-dynamic-provisioning"),
             never_force_detach: flags.boolean("disable-force-detach-on-timeout"),
             attach_period: flags.duration("attach-detach-reconcile-sync-period"),
+            never_verify_attached: flags.boolean("disable-attach-detach-reconcile-sync"),
+            flex_folder: flags.string("flex-volume-plugin-dir").into(),
             cloud: Cloud {
                 provider: flags.string("cloud-provider"),
                 routes: flags.boolean("configure-cloud-routes"),

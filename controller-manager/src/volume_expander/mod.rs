@@ -1,21 +1,23 @@
 //! Sees to it that claims which ask for more get it. Answers for `persistentvolume-expander`.
 //!
-//! In: claims and their volumes. Out: events and annotations for those who expand, and the books. [`plan`] decides; no
-//! volume is touched here.
+//! In: claims and their volumes. Out: events and annotations for those who expand, and the books. [`plan`] decides; of
+//! volumes only those are touched whose drivers are programs ([`flex`]).
 
+mod flex;
 pub mod plan;
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use shared::flex::Drivers;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
-use crate::engine::object::Key;
+use crate::engine::object::{self, Key};
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
@@ -26,6 +28,7 @@ struct Expander {
     executor: Executor,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
+    drivers: Drivers,
 }
 
 /// Wire the expander.
@@ -37,6 +40,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             executor: cx.executor("expand-controller", "volume_expand"),
             claims: claims.store(),
             volumes: cx.informer::<PersistentVolume>().store(),
+            drivers: Drivers::new(&cx.settings().flex_folder),
         });
         let wake = queue.clone();
         claims.add_handler(move |event: &Event<PersistentVolumeClaim>| {
@@ -63,7 +67,16 @@ impl Expander {
         let Some(volume) = self.volumes.get("", name) else {
             return Err(RestError::other(format!("failed to get persistent volume {name:?}: not found")));
         };
-        for action in plan::plan(&claim, &volume, clock::now()).map_err(RestError::other)? {
+        let flex = match flex::expand(&self.drivers, &claim, &volume).await {
+            Ok(by_nodes) => by_nodes,
+            Err(error) => {
+                let about = object::reference::<PersistentVolumeClaim>(&claim.metadata);
+                let text = format!("error expanding pvc {key}: {error}");
+                self.executor.events.say(&about, true, "VolumeResizeFailed", text.clone());
+                return Err(RestError::other(text));
+            }
+        };
+        for action in plan::plan(&claim, &volume, flex, clock::now()).map_err(RestError::other)? {
             self.executor.one(action).await?;
         }
         Ok(None)

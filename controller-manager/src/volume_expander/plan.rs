@@ -1,8 +1,8 @@
 //! Plan for a claim that asks for more than it has. Answers for upstream's `pkg/controller/volume/expand`.
 //!
 //! In: the claim and its volume. Out: who expands it. CSI volumes are expanded by their driver's own resizer, which is
-//! told by an event and, for kinds that were moved to CSI, by an annotation. FlexVolumes are expanded by the kubelet
-//! alone, so that the controller's share is the books. No other kind can grow.
+//! told by an event and, for kinds that were moved to CSI, by an annotation. FlexVolumes are expanded by their drivers,
+//! here and then by the kubelet, and the controller keeps the books. No other kind can grow.
 
 use k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition, PersistentVolumeSpec,
@@ -20,8 +20,21 @@ pub const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
 /// On volumes: the size before an expansion that the node has still to finish.
 const BEFORE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 
-/// The writes, or why the pair cannot be worked on.
-pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Timestamp) -> Result<Vec<Action>, String> {
+/// Sizes in bytes that a volume shall have and that its claim has; none where the volume is as large already.
+#[must_use]
+pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<(i64, i64)> {
+    let capacity = volume.spec.as_ref()?.capacity.as_ref().and_then(|c| c.get("storage"));
+    (size(capacity) < asked(claim)).then(|| (asked(claim).value(), had(claim).value()))
+}
+
+/// The writes, or why the pair cannot be worked on. `flex` tells of a FlexVolume whether nodes have a share in its growth;
+/// none where its driver is not here.
+pub fn plan(
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+    flex: Option<bool>,
+    now: Timestamp,
+) -> Result<Vec<Action>, String> {
     let bound = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
     if bound.and_then(|r| r.uid.as_ref()) != claim.metadata.uid.as_ref() {
         let key = object::Key::of(&claim.metadata);
@@ -41,8 +54,8 @@ pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Times
         }
         return Ok(out);
     }
-    if spec.flex_volume.is_some() {
-        return Ok(by_node(claim, volume, now));
+    if let (Some(_), Some(by_nodes)) = (&spec.flex_volume, flex) {
+        return Ok(if by_nodes { by_node(claim, volume, now) } else { grown(claim, volume) });
     }
     let text = "waiting for an external controller to expand this PVC";
     Ok(vec![Action::normal(&about, "ExternalExpanding", text.to_owned())])
@@ -74,13 +87,32 @@ fn moved_to_csi(spec: &PersistentVolumeSpec) -> Option<(&'static str, &'static s
     Some((plugin, csi::driver(plugin)?))
 }
 
+/// Growth that the driver has finished.
+fn grown(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Vec<Action> {
+    let wanted = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
+    let Some(wanted) = wanted.and_then(|r| r.get("storage")) else { return Vec::new() };
+    let mut out = Vec::new();
+    if growth(claim, volume).is_some() {
+        let body = json!({"spec": {"capacity": {"storage": wanted}}});
+        out.push(Action::patch::<PersistentVolume>(&volume.metadata, PatchKind::Merge, body));
+    }
+    let conditions = claim.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let left: Vec<_> =
+        conditions.iter().filter(|c| c.type_ != "Resizing" && c.type_ != "FileSystemResizePending").collect();
+    let body = json!({"status": {"capacity": {"storage": wanted}, "conditions": left}});
+    out.push(Action::patch_status::<PersistentVolumeClaim>(&claim.metadata, PatchKind::Merge, body));
+    let about = object::reference::<PersistentVolumeClaim>(&claim.metadata);
+    let text = format!("ExpandVolume succeeded for volume {}", object::Key::of(&claim.metadata));
+    out.push(Action::normal(&about, "VolumeResizeSuccessful", text));
+    out
+}
+
 /// The volume counts as grown, and the node is asked to grow the file system.
 fn by_node(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Timestamp) -> Vec<Action> {
     let wanted = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
     let Some(wanted) = wanted.and_then(|r| r.get("storage")) else { return Vec::new() };
     let mut out = Vec::new();
-    let capacity = volume.spec.as_ref().and_then(|s| s.capacity.as_ref()).and_then(|c| c.get("storage"));
-    if size(capacity) < asked(claim) {
+    if growth(claim, volume).is_some() {
         let body = json!({"spec": {"capacity": {"storage": wanted}}});
         out.push(Action::patch::<PersistentVolume>(&volume.metadata, PatchKind::Merge, body));
     }
@@ -119,6 +151,10 @@ mod tests {
     }
 
     fn look(asked: &str, source: Value) -> Vec<String> {
+        look_with(asked, source, Some(true))
+    }
+
+    fn look_with(asked: &str, source: Value, flex: Option<bool>) -> Vec<String> {
         let (claim, volume) = pair(asked, "1Gi", source);
         let now = "2026-01-01T00:00:00Z".parse().expect("time");
         let show = |a: Action| match a {
@@ -126,7 +162,7 @@ mod tests {
             Action::Patch { path, body, .. } => format!("{} {body}", path.rsplit('/').next().unwrap_or_default()),
             other => format!("{other:?}"),
         };
-        plan(&claim, &volume, now).expect("plan").into_iter().map(show).collect()
+        plan(&claim, &volume, flex, now).expect("plan").into_iter().map(show).collect()
     }
 
     #[test]
@@ -147,6 +183,20 @@ mod tests {
             (flex.len(), flex[2].as_str()),
             (3, "FileSystemResizeRequired: Require file system resize of volume on node")
         );
+        let source = json!({"flexVolume": {"driver": "d"}});
+        assert_eq!(
+            look_with("2Gi", source.clone(), Some(false)),
+            [
+                r#"v {"spec":{"capacity":{"storage":"2Gi"}}}"#,
+                r#"status {"status":{"capacity":{"storage":"2Gi"},"conditions":[]}}"#,
+                "VolumeResizeSuccessful: ExpandVolume succeeded for volume ns/c"
+            ]
+        );
+        let external = "ExternalExpanding: waiting for an external controller to expand this PVC";
+        assert_eq!(look_with("2Gi", source.clone(), None), [external], "its driver is not here");
+        let (claim, volume) = pair("2Gi", "1Gi", source);
+        assert_eq!(growth(&claim, &volume), Some((2 << 30, 1 << 30)));
+        assert_eq!(growth(&claim, &pair("2Gi", "2Gi", json!({})).1), None);
     }
 
     #[test]
@@ -155,7 +205,7 @@ mod tests {
         claim.metadata.uid = Some("other".into());
         let now = "2026-01-01T00:00:00Z".parse().expect("time");
         assert_eq!(
-            plan(&claim, &volume, now).unwrap_err(),
+            plan(&claim, &volume, None, now).unwrap_err(),
             "persistent Volume is not bound to PVC being updated : ns/c"
         );
     }
