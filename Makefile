@@ -126,10 +126,14 @@ chaos: export CHAOS_SECONDS := $(CHAOS_SECONDS)
 chaos: export CHAOS_SEED ?= $(shell date +%s)
 chaos: export NODE_CHAOS_KILLS ?= 200
 chaos: export NODE_OUTAGE_SECONDS ?= 300
-chaos: deps ## Play controllers and scheduler under lags, outages and failures from seeds, CHAOS_SECONDS (600) each; kill a node's kubelet and runtime NODE_CHAOS_KILLS (200) times and take its API server away for NODE_OUTAGE_SECONDS (300)
+chaos: export HANDOVERS ?= 200
+chaos: export HANDOVER_REPLICAS ?= 1000
+chaos: export HANDOVER_SEED ?= $(shell date +%s)
+chaos: deps ## Play controllers and scheduler under lags, outages and failures from seeds, CHAOS_SECONDS (600) each; hand leadership over HANDOVERS (200) times under a rollout of HANDOVER_REPLICAS (1000) pods; kill a node's kubelet and runtime NODE_CHAOS_KILLS (200) times and take its API server away for NODE_OUTAGE_SECONDS (300)
 	@cargo test --locked -p ironclad-controller-manager --lib -- sim::tests::seeded --nocapture
 	@cargo test --locked -p ironclad-scheduler --lib -- driver::chaos --nocapture
 	@cargo build --workspace --locked --bins --examples
+	@BINARIES=$(CARGO_TARGET_DIR)/debug cargo test --workspace --locked --test handover -- --nocapture --test-threads=1
 	@e2e/images/build.sh $(CACHE)/images $(CARGO_TARGET_DIR)/debug/cluster busybox
 	@BINARIES=$(CARGO_TARGET_DIR)/debug cargo test --workspace --locked --test node_chaos -- --nocapture
 

@@ -10,10 +10,11 @@ use testkit::manager::Manager;
 use testkit::objects::{pod_spec, post, running_pod, store, uid, wait_for};
 use testkit::world::World;
 
-const NODES: usize = 5000;
+/// Nodes, over which pods are spread.
+pub const NODES: usize = 5000;
 const PODS: usize = 50_000;
 /// Replicas of each workload.
-const REPLICAS: usize = 50;
+pub const REPLICAS: usize = 50;
 const WATCHED: Duration = Duration::from_secs(30);
 /// After this the process has given back what its start took.
 const SETTLED: Duration = Duration::from_secs(35);
@@ -78,7 +79,8 @@ async fn heartbeats(world: &World, manager: &Manager) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn node(n: usize) -> (String, Value) {
+/// A node as its kubelet reports it.
+pub fn node(n: usize) -> (String, Value) {
     let condition = |kind: &str, status: &str| {
         json!({"type": kind, "status": status, "reason": "Kubelet", "message": "kubelet is posting what it sees",
             "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
@@ -109,7 +111,8 @@ fn node(n: usize) -> (String, Value) {
     (format!("minions/{name}"), object)
 }
 
-fn lease(n: usize, round: u32) -> (String, Value) {
+/// A node's lease, as renewed in a round.
+pub fn lease(n: usize, round: u32) -> (String, Value) {
     let name = format!("node-{n}");
     let renewed = format!("2026-01-01T00:{:02}:00.000000Z", round % 60);
     let object = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -119,7 +122,8 @@ fn lease(n: usize, round: u32) -> (String, Value) {
     (format!("leases/kube-node-lease/{name}"), object)
 }
 
-fn replica_set(workload: usize) -> (String, Value) {
+/// A set of [`REPLICAS`] pods.
+pub fn replica_set(workload: usize) -> (String, Value) {
     let labels = json!({"app": format!("app-{workload}"), "pod-template-hash": format!("{workload:08x}")});
     let name = format!("web-{workload:04}");
     let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet",
@@ -131,7 +135,8 @@ fn replica_set(workload: usize) -> (String, Value) {
     (format!("replicasets/default/{name}"), object)
 }
 
-fn pod(number: usize) -> (String, Value) {
+/// A pod of a set.
+pub fn pod(number: usize) -> (String, Value) {
     let workload = number / REPLICAS;
     let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("web-{workload:04}"),
         "uid": uid(7, workload), "controller": true, "blockOwnerDeletion": true});

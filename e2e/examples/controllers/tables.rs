@@ -1,9 +1,12 @@
-//! Costs of an event in a cluster of one size, and in one of ten times that: whatever grows with what exists, and not
-//! with what changes, shows as a ratio.
+//! Costs of an event, and of an object in memory, in a cluster of one size and in one of ten times that: whatever grows with
+//! what exists, and not with what changes, shows as a ratio. Costs are processor time, less what the process takes when
+//! nothing happens.
+
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::number;
+use crate::{large, number};
 use testkit::figures::figure;
 use testkit::http2::Client;
 use testkit::manager::Manager;
@@ -23,6 +26,8 @@ type Objects = Box<dyn Iterator<Item = (String, Value)> + Send>;
 /// A kind of objects, and of what happens to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Row {
+    Nodes,
+    Pods,
     Indexes,
     Claims,
     Services,
@@ -31,29 +36,37 @@ enum Row {
     Ordinals,
 }
 
-const ROWS: [(Row, &str, [usize; 2], usize); 6] = [
+/// Time for which an idle process is measured.
+const IDLE: Duration = Duration::from_secs(12);
+
+const ROWS: [(Row, &str, [usize; 2], usize); 8] = [
+    (Row::Nodes, "nodes, node reports its status", [5_000, 50_000], 1_000),
+    (Row::Pods, "pods of many sets, pod becomes unready", [15_000, 150_000], 1_000),
     (Row::Indexes, "indexes of a Job, pod succeeds", [10_000, 100_000], 200),
     (Row::Claims, "claims bound to volumes, claim is bound", [1_000, 10_000], 100),
     (Row::Services, "Services, pod becomes unready", [1_000, 10_000], 200),
     (Row::Namespaces, "namespaces, namespace comes", [200, 2_000], 50),
     (Row::Replicas, "replicas of a Deployment, pod is replaced", [1_000, 10_000], 100),
-    (Row::Ordinals, "replicas of a StatefulSet, pod becomes unready", [1_000, 10_000], 100),
+    (Row::Ordinals, "replicas of a StatefulSet, pod becomes unready", [1_000, 10_000], 500),
 ];
 
 /// All of them, or those that `ROW` is part of the name of.
 pub async fn all(server: &str, binary: &str) -> anyhow::Result<()> {
     let only = std::env::var("ROW").unwrap_or_default();
     for (row, name, sizes, events) in ROWS.into_iter().filter(|(_, name, ..)| name.contains(&only)) {
-        let mut costs = Vec::new();
+        let (mut costs, mut memory) = (Vec::new(), Vec::new());
         for size in sizes {
             let (cost, rss, held) = measure(server, binary, row, size, events).await?;
             figure(&format!("{size} {name}: CPU"), cost, "ms", None);
             figure(&format!("{size} {name}: RSS"), rss, "MB", None);
             figure(&format!("{size} {name}: longest poll of a task"), held, "ms", Some(HELD));
             costs.push(cost);
+            memory.push(rss / number(size));
         }
-        let [small, large] = costs.as_slice() else { continue };
-        figure(&format!("{name}: CPU, ten times as many to one"), large / small, "", Some(RATIO));
+        for (what, each) in [("CPU", costs), ("RSS of each", memory)] {
+            let [small, large] = each.as_slice() else { continue };
+            figure(&format!("{name}: {what}, ten times as many to one"), large / small, "", Some(RATIO));
+        }
     }
     Ok(())
 }
@@ -73,12 +86,24 @@ async fn measure(server: &str, binary: &str, row: Row, size: usize, events: usiz
     let rss = manager.rss_mb();
     // The server closes connections on which nothing is asked for long.
     let mut client = world.client().await?;
+    let began = Instant::now();
+    let before = manager.cpu();
+    tokio::time::sleep(IDLE).await;
+    let idle = (manager.cpu() - before).as_secs_f64() * 1e3 / began.elapsed().as_secs_f64();
+    let began = Instant::now();
     let (cpu, _) = manager.cpu_of(happen(&mut client, row, size, events)).await?;
+    let cpu = cpu - idle * began.elapsed().as_secs_f64();
     Ok((cpu / number(events), rss, manager.longest_hold_ms()?))
 }
 
 fn objects(row: Row, size: usize) -> Objects {
     match row {
+        Row::Nodes => Box::new((0..size).flat_map(|n| [large::node(n), large::lease(n, 0)])),
+        Row::Pods => {
+            let (nodes, sets) =
+                ((0..large::NODES).map(large::node), (0..size / large::REPLICAS).map(large::replica_set));
+            Box::new(nodes.chain(sets).chain((0..size).map(large::pod)))
+        }
         Row::Indexes => Box::new(std::iter::once(job(size))),
         Row::Claims => Box::new((0..size).flat_map(|n| [claim(n, true), volume(n, true)])),
         Row::Services => Box::new((0..size).flat_map(|n| [service(n), pod(n, n, None)])),
@@ -93,6 +118,19 @@ fn objects(row: Row, size: usize) -> Objects {
 
 async fn happen(client: &mut Client, row: Row, size: usize, events: usize) -> anyhow::Result<()> {
     match row {
+        Row::Nodes => {
+            for n in 0..events {
+                let condition = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-02T00:00:00Z",
+                    "reason": "Kubelet", "message": "kubelet is posting what it sees"});
+                let path = format!("/api/v1/nodes/node-{n}/status");
+                patch(client, &path, &json!({"status": {"conditions": [condition]}})).await?;
+            }
+        }
+        Row::Pods => {
+            for n in 0..events {
+                unready(client, &large::pod(n * (size / events)).1).await?;
+            }
+        }
         Row::Indexes => {
             let mut done = 0;
             while done < events {

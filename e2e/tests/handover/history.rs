@@ -8,7 +8,7 @@ use proto::protobuf;
 use serde_json::Value;
 
 use crate::placed::ROOM;
-use crate::workload::{OF_ROUND, REPLICAS, SURGE, of_round};
+use crate::workload::{OF_ROUND, of_round, replicas, surge};
 use testkit::world::World;
 
 /// After this long without another event a history has been read.
@@ -65,9 +65,27 @@ pub fn one_writes_at_a_time(audit: &str, program: &str) -> Result<(usize, usize)
 struct Change {
     revision: i64,
     key: String,
-    /// The object, unless it is gone.
-    object: Option<Value>,
+    /// The object as far as it is looked at, unless it is gone.
+    object: Option<Seen>,
     created: bool,
+}
+
+/// Fields of a pod or a set; there are hundreds of thousands of them.
+struct Seen {
+    owner: String,
+    node: String,
+    replicas: u64,
+}
+
+impl Seen {
+    fn of(object: &Value) -> Self {
+        let text = |at: &str| object.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
+        Self {
+            owner: text("/metadata/ownerReferences/0/name"),
+            node: text("/spec/nodeName"),
+            replicas: object["spec"]["replicas"].as_u64().unwrap_or(0),
+        }
+    }
 }
 
 async fn changes(world: &World, prefix: &str) -> anyhow::Result<Vec<Change>> {
@@ -83,7 +101,7 @@ async fn changes(world: &World, prefix: &str) -> anyhow::Result<Vec<Change>> {
             let object = if deleted {
                 None
             } else {
-                Some(protobuf::decode_envelope(pair.value()).map_err(|e| anyhow::anyhow!("{e:?}"))?)
+                Some(Seen::of(&protobuf::decode_envelope(pair.value()).map_err(|e| anyhow::anyhow!("{e:?}"))?))
             };
             all.push(Change {
                 revision: pair.mod_revision(),
@@ -131,13 +149,13 @@ pub async fn no_pod_too_many(world: &World, rounds: u64) -> Result<usize, String
     Ok(sets.values().map(|set| set.made).sum())
 }
 
-fn of_set(sets: &mut BTreeMap<String, Set>, name: &str, object: Option<&Value>) -> Result<(), String> {
+fn of_set(sets: &mut BTreeMap<String, Set>, name: &str, object: Option<&Seen>) -> Result<(), String> {
     let set = sets.entry(name.to_owned()).or_default();
-    set.wanted = object.and_then(|object| object["spec"]["replicas"].as_u64()).unwrap_or(0);
+    set.wanted = object.map_or(0, |object| object.replicas);
     set.most = set.most.max(set.wanted);
     let asked: u64 = sets.iter().filter(|(name, _)| name.starts_with("web-")).map(|(_, set)| set.wanted).sum();
-    if asked > u64::try_from(REPLICAS + SURGE).unwrap_or(0) {
-        return Err(format!("{asked} pods are asked for, which is more than {REPLICAS} and {SURGE} of surge"));
+    if asked > replicas() + surge() {
+        return Err(format!("{asked} pods are asked for, which is more than {} and {} of surge", replicas(), surge()));
     }
     Ok(())
 }
@@ -156,7 +174,7 @@ fn of_pod(
     if !change.created {
         return Ok(());
     }
-    let owner = object["metadata"]["ownerReferences"][0]["name"].as_str().unwrap_or_default().to_owned();
+    let owner = object.owner.clone();
     owners.insert(change.key.clone(), owner.clone());
     let set = sets.entry(owner.clone()).or_default();
     set.pods.insert(change.key.clone());
@@ -183,7 +201,7 @@ pub async fn each_bound_once(world: &World) -> Result<usize, String> {
             nodes.remove(&change.key);
             continue;
         };
-        let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
+        let node = object.node.as_str();
         if node == known {
             continue;
         }

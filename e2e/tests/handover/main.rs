@@ -4,8 +4,8 @@
 //!
 //! Afterwards the history of etcd shows that not one pod too many was ever made, or that each was bound once and no node
 //! was given more than it has, and the server's audit log that nobody wrote after another had taken the lease. Events are
-//! left out: a process may tell of its end when it is over. `HANDOVERS` (5) says how often, `HANDOVER_SEED` (1) how;
-//! `OTHER_MANAGER` and `OTHER_SCHEDULER` name another binary for one of the two.
+//! left out: a process may tell of its end when it is over. `HANDOVERS` (5) says how often, `HANDOVER_SEED` (1) how,
+//! `HANDOVER_REPLICAS` (20) how many pods are rolled out; `OTHER_MANAGER` and `OTHER_SCHEDULER` name another binary for one of the two.
 
 #![allow(clippy::panic, clippy::expect_used, reason = "a test panics to say what is wrong")]
 

@@ -4,26 +4,35 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use testkit::http2::{Client, JSON};
+use testkit::http2::{Client, JSON, side_by_side};
 use testkit::objects::{patch, post};
 use testkit::world::World;
 
-/// Replicas of the Deployment, and pods that may be beyond.
-pub const REPLICAS: usize = 20;
-pub const SURGE: usize = 5;
+/// Pods of the Deployment that become ready at once.
+const AT_ONCE: usize = 16;
 /// Replicas of the ReplicaSet of a round.
 pub const OF_ROUND: usize = 150;
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
 const PODS: &str = "/api/v1/namespaces/default/pods";
-const GIVE_UP: Duration = Duration::from_mins(3);
+const GIVE_UP: Duration = Duration::from_mins(10);
 const POLL: Duration = Duration::from_millis(50);
 
 /// See the module.
 pub struct Workload {
     client: Client,
     kubelet: tokio::task::JoinHandle<()>,
+}
+
+/// Replicas of the Deployment.
+pub fn replicas() -> u64 {
+    crate::number("HANDOVER_REPLICAS", 20)
+}
+
+/// Pods that it may have beyond its replicas.
+pub fn surge() -> u64 {
+    replicas() / 4
 }
 
 /// Name of the ReplicaSet of a round.
@@ -44,8 +53,8 @@ impl Workload {
         // A controller may have been faster.
         post(&mut client, "/api/v1/namespaces/default/serviceaccounts", &account).await.ok();
         let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
-            "spec": {"replicas": REPLICAS, "selector": {"matchLabels": {"app": "web"}}, "template": template("web", 0),
-                "strategy": {"rollingUpdate": {"maxSurge": SURGE, "maxUnavailable": 3}}}});
+            "spec": {"replicas": replicas(), "selector": {"matchLabels": {"app": "web"}}, "template": template("web", 0),
+                "strategy": {"rollingUpdate": {"maxSurge": surge(), "maxUnavailable": replicas() / 6}}}});
         post(&mut client, DEPLOYMENTS, &deployment).await.expect("a deployment");
         let kubelet = tokio::spawn(run_pods(world.client().await.expect("a connection")));
         Self { client, kubelet }
@@ -71,7 +80,7 @@ impl Workload {
     /// Waits until the last template has been rolled out.
     pub async fn await_rollout(&mut self) {
         let done = |d: &Value| {
-            let (want, status) = (json!(REPLICAS), &d["status"]);
+            let (want, status) = (json!(replicas()), &d["status"]);
             status["observedGeneration"] == d["metadata"]["generation"]
                 && [&status["replicas"], &status["updatedReplicas"], &status["availableReplicas"]]
                     .iter()
@@ -102,17 +111,24 @@ impl Drop for Workload {
 
 /// Says of every pod of the Deployment that it is ready.
 async fn run_pods(mut client: Client) {
+    let path = format!("{PODS}?labelSelector=app%3Dweb&fieldSelector=status.phase%21%3DRunning");
     loop {
-        let listed = client.get(&format!("{PODS}?labelSelector=app%3Dweb"), JSON).await;
+        let listed = client.get(&path, JSON).await;
         let list: Value = listed.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        for pod in list["items"].as_array().into_iter().flatten().filter(|p| p["status"]["phase"] != "Running") {
-            let at = "2026-01-01T00:00:00Z";
-            let status = json!({"phase": "Running", "startTime": at,
-                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at}]});
-            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-            // It may have gone meanwhile.
-            patch(&mut client, &format!("{PODS}/{name}/status"), &json!({"status": status})).await.ok();
-        }
+        let pods = list["items"].as_array().cloned().unwrap_or_default();
+        let run = |_, pod: Value| {
+            let mut client = client.clone();
+            async move {
+                let at = "2026-01-01T00:00:00Z";
+                let status = json!({"phase": "Running", "startTime": at,
+                    "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at}]});
+                let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+                // It may have gone meanwhile.
+                patch(&mut client, &format!("{PODS}/{name}/status"), &json!({"status": status})).await.ok();
+                anyhow::Ok(())
+            }
+        };
+        side_by_side(AT_ONCE, pods.into_iter(), run).await.ok();
         tokio::time::sleep(POLL).await;
     }
 }
