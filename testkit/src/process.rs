@@ -35,10 +35,15 @@ impl Process {
 
     /// CPU time that it has used, of all its threads that live.
     pub fn cpu(&self) -> Duration {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.0.id())) else { return Duration::ZERO };
+        self.cpu_of_threads().iter().sum()
+    }
+
+    /// CPU time that each of its threads has used that live.
+    pub fn cpu_of_threads(&self) -> Vec<Duration> {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.0.id())) else { return Vec::new() };
         let of =
             |path: PathBuf| fs::read_to_string(path.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok();
-        Duration::from_nanos(tasks.flatten().filter_map(|t| of(t.path())).sum())
+        tasks.flatten().filter_map(|t| of(t.path())).map(Duration::from_nanos).collect()
     }
 
     /// Memory that is resident now.

@@ -23,10 +23,11 @@ const WARM: Duration = Duration::from_secs(1);
 /// Connections, and requests at the same time on each.
 const CONNECTIONS: usize = 8;
 const STREAMS: usize = 8;
-/// Watchers, the updates that each sees, and how many of them are under way.
+/// Watchers, the updates that each sees, and how many of them are under way: so many that nobody waits for a write that
+/// waits for the disk.
 const WATCHERS: usize = 200;
-const UPDATES: u64 = 1_000;
-const WRITERS: u64 = 4;
+const UPDATES: u64 = 1_600;
+const WRITERS: u64 = 16;
 /// Stands once in every event.
 const MARK: u8 = b'@';
 /// Longer than any of this takes.
@@ -47,22 +48,39 @@ fn name(object: &serde_json::Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
+/// A rate, and how well the server's threads shared the work: its processor time, divided by that of the busiest of them.
+/// However busy the machine is, what only one thread can do shows in it.
+pub struct Load {
+    /// Done in a second.
+    pub rate: f64,
+    /// Number of threads that would have sufficed, were they all as busy as the busiest.
+    pub spread: f64,
+}
+
+impl Load {
+    fn of(rate: f64, world: &World) -> Self {
+        let threads = world.server().cpu_of_threads();
+        let busiest = threads.iter().max().map_or(f64::NAN, Duration::as_secs_f64);
+        Self { rate, spread: threads.iter().sum::<Duration>().as_secs_f64() / busiest }
+    }
+}
+
 /// GETs of pods answered in a second.
-pub async fn reads(apiserver: &str) -> anyhow::Result<f64> {
+pub async fn reads(apiserver: &str) -> anyhow::Result<Load> {
     let world = with_pods(apiserver).await?;
     let paths = (0..COUNT).map(|n| format!("{PODS}/{}", name(&running_pod("default", n, n / 50, n % 100, None))));
     saturate(&world, &paths.collect::<Vec<_>>(), JSON).await
 }
 
 /// LISTs of all pods answered in a second.
-pub async fn lists(apiserver: &str) -> anyhow::Result<f64> {
+pub async fn lists(apiserver: &str) -> anyhow::Result<Load> {
     let world = with_pods(apiserver).await?;
     saturate(&world, &[format!("{PODS}?resourceVersion=0")], PROTOBUF).await
 }
 
 /// Answers in a second to clients that ask without a pause.
 #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
-async fn saturate(world: &World, paths: &[String], accept: &'static str) -> anyhow::Result<f64> {
+async fn saturate(world: &World, paths: &[String], accept: &'static str) -> anyhow::Result<Load> {
     let clients = try_join_all((0..CONNECTIONS).map(|_| world.client())).await?;
     let answered = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
@@ -79,7 +97,7 @@ async fn saturate(world: &World, paths: &[String], accept: &'static str) -> anyh
         ended??;
     }
     tasks.shutdown().await;
-    Ok(count as f64 / took.as_secs_f64())
+    Ok(Load::of(count as f64 / took.as_secs_f64(), world))
 }
 
 /// Asks for one path after another until it is stopped.
@@ -99,7 +117,7 @@ async fn ask(
 
 /// Events delivered in a second, of objects that change as fast as they can be written.
 #[allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
-pub async fn watches(apiserver: &str) -> anyhow::Result<f64> {
+pub async fn watches(apiserver: &str) -> anyhow::Result<Load> {
     let world = World::start(apiserver).await?;
     let mut writer = world.client().await?;
     for number in 0..WRITERS {
@@ -132,7 +150,7 @@ pub async fn watches(apiserver: &str) -> anyhow::Result<f64> {
     until(&seen, first + delivered).await?;
     let took = began.elapsed();
     tasks.shutdown().await;
-    Ok(delivered as f64 / took.as_secs_f64())
+    Ok(Load::of(delivered as f64 / took.as_secs_f64(), &world))
 }
 
 /// An object of about 2 KB.

@@ -11,6 +11,7 @@ mod spread;
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
+use load::Load;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use testkit::figures::figure;
@@ -33,8 +34,8 @@ fn main() -> anyhow::Result<()> {
     match args.as_slice() {
         [first, cores, part, apiserver, binary] if first == MEASURES => {
             pin(cores)?;
-            let rate = measure(part, apiserver, binary)?;
-            println!("{rate}");
+            let Load { rate, spread } = measure(part, apiserver, binary)?;
+            println!("{rate} {spread}");
             Ok(())
         }
         [apiserver, binary, parts @ ..] => compare(apiserver, binary, parts),
@@ -51,13 +52,13 @@ fn pin(cores: &str) -> anyhow::Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set).context("choosing cores")
 }
 
-fn measure(part: &str, apiserver: &str, binary: &str) -> anyhow::Result<f64> {
+fn measure(part: &str, apiserver: &str, binary: &str) -> anyhow::Result<Load> {
     // Nobody else installs one in this program.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match part {
-            "spread" => spread::rate(apiserver, binary).await,
+            "spread" => Ok(Load { rate: spread::rate(apiserver, binary).await?, spread: f64::NAN }),
             "reads" => load::reads(apiserver).await,
             "lists" => load::lists(apiserver).await,
             "watches" => load::watches(apiserver).await,
@@ -76,24 +77,33 @@ fn compare(apiserver: &str, binary: &str, wanted: &[String]) -> anyhow::Result<(
     let choices = [one.to_string(), format!("{one},{other}")];
     let rounds = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
     for (part, what, unit) in PARTS.iter().filter(|(part, ..)| wanted.is_empty() || wanted.iter().any(|w| w == part)) {
-        let mut best = [0.0_f64; 2];
+        let (mut best, mut shared) = ([0.0_f64; 2], 0.0_f64);
         for _ in 0..rounds {
             for (best, cores) in best.iter_mut().zip(&choices) {
-                *best = best.max(apart(cores, part, apiserver, binary)?);
+                let load = apart(cores, part, apiserver, binary)?;
+                *best = best.max(load.rate);
+                // Of the last ones, which have both cores.
+                shared = load.spread;
             }
         }
         figure(&format!("{what}: on one core"), best[0], unit, None);
         figure(&format!("{what}: on two cores"), best[1], unit, None);
         figure(&format!("{what}: two cores to one (at least)"), best[1] / best[0], "", Some(LIMIT));
+        if shared.is_finite() {
+            let text = format!("{what}: processor time of kube-apiserver to that of its busiest thread (at least)");
+            figure(&text, shared, "", Some(LIMIT));
+        }
     }
     Ok(())
 }
 
-/// Rate of a part, measured by a process of its own.
-fn apart(cores: &str, part: &str, apiserver: &str, binary: &str) -> anyhow::Result<f64> {
+/// Load of a part, measured by a process of its own.
+fn apart(cores: &str, part: &str, apiserver: &str, binary: &str) -> anyhow::Result<Load> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args([MEASURES, cores, part, apiserver, binary]).stderr(Stdio::inherit());
     let output = command.output()?;
     anyhow::ensure!(output.status.success(), "{part} on cores {cores}: {}", output.status);
-    Ok(String::from_utf8(output.stdout)?.trim().parse()?)
+    let text = String::from_utf8(output.stdout)?;
+    let (rate, spread) = text.trim().split_once(' ').context("two numbers")?;
+    Ok(Load { rate: rate.parse()?, spread: spread.parse()? })
 }
