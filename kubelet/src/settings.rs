@@ -77,6 +77,8 @@ pub struct Settings {
     pub prevents_references: bool,
     /// Resources that Guaranteed pods have to themselves.
     pub exclusive: ExclusiveResources,
+    /// Features that the node declares, in order; none without the gate NodeDeclaredFeatures.
+    pub declared_features: Option<Vec<String>>,
     /// Everything runs inside a user namespace or without the rights to set kernel tunables.
     pub enable_controller_attach_detach: bool,
     /// `featureGates`.

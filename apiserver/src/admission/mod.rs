@@ -20,6 +20,7 @@ mod namespace_exists;
 mod namespace_lifecycle;
 mod namespaces;
 mod node_certificates;
+mod node_declared_features;
 mod node_restriction;
 mod owner_references;
 mod plugin;

@@ -19,6 +19,7 @@ use super::ingress_class::DefaultIngressClass;
 use super::limit_ranger::LimitRanger;
 use super::namespace_exists::{NamespaceAutoProvision, NamespaceExists};
 use super::namespace_lifecycle::{NamespaceLifecycle, RecentlyDeleted};
+use super::node_declared_features::NodeDeclaredFeatureValidator;
 use super::node_restriction::NodeRestriction;
 use super::owner_references::OwnerReferencesPermissionEnforcement;
 use super::pod_node_selector::PodNodeSelector;
@@ -325,8 +326,18 @@ pub(super) const PLUGINS: &[Declaration] = &[
             false => Ok(Arc::new(AlwaysAdmit)),
         },
     ),
-    // Its feature, NodeDeclaredFeatures, is off by default; without it upstream's plugin lets everything pass.
-    row("NodeDeclaredFeatureValidator", true, Validates, WRITES, PODS, &[], |_| Ok(Arc::new(AlwaysAdmit))),
+    row(
+        "NodeDeclaredFeatureValidator",
+        true,
+        Validates,
+        UPDATE,
+        &[("", "pods"), ("", "pods/resize")],
+        &[("", "nodes")],
+        |p| match p.deps.flags.enabled(shared::declared_features::GATE) {
+            true => Ok(Arc::new(NodeDeclaredFeatureValidator { reader: p.reader() })),
+            false => Ok(Arc::new(AlwaysAdmit)),
+        },
+    ),
     row(
         "MutatingAdmissionPolicy",
         true,

@@ -23,6 +23,7 @@ use proto::selector::format::{label_value, qualified_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::cert::{OptionError, TlsOptions};
+use shared::declared_features;
 use shared::flags::{FeatureGates, FlagSet};
 use shared::status::field::aggregate;
 use shared::traces;
@@ -561,6 +562,14 @@ impl Config {
                 qos_reserved: limits::reserved(kubelet, &self.gates),
             },
             prevents_references: self.gates.enabled("PreventStaticPodAPIReferences"),
+            declared_features: self.gates.enabled(declared_features::GATE).then(|| {
+                // What else upstream's kubelet declares is not built into this one.
+                declared_features::declared(
+                    &[declared_features::RESIZES_GUARANTEED],
+                    &self.gates,
+                    &kubelet.cpu_manager_policy,
+                )
+            }),
             exclusive: ExclusiveResources::of(&kubelet.cpu_manager_policy, &kubelet.memory_manager_policy, &self.gates),
             enable_controller_attach_detach: kubelet.enable_controller_attach_detach,
         }

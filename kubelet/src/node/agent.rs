@@ -35,7 +35,7 @@ const IMAGES_PERIOD: Duration = Duration::from_secs(60);
 /// Merge keys of the lists of the node's status; the others are atomic.
 const LISTS: [(&str, List); 2] = [("conditions", List::ByKey("type")), ("addresses", List::Replace)];
 /// Fields of the status that the kubelet owns.
-const OWNED: [&str; 10] = [
+const OWNED: [&str; 11] = [
     "addresses",
     "capacity",
     "allocatable",
@@ -45,6 +45,7 @@ const OWNED: [&str; 10] = [
     "nodeInfo",
     "runtimeHandlers",
     "features",
+    "declaredFeatures",
     "volumesInUse",
 ];
 

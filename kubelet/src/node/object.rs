@@ -51,6 +51,8 @@ pub struct NodeIdentity {
     pub allocatable: BTreeMap<String, Quantity>,
     /// Most images that are told.
     pub max_images: Option<usize>,
+    /// `status.declaredFeatures`, where nodes declare any.
+    pub declared_features: Option<Vec<String>>,
 }
 
 /// Last answers of the runtime.
@@ -183,6 +185,7 @@ pub fn status(identity: &NodeIdentity, runtime: &Runtime, conditions: Vec<NodeCo
             system_uuid: machine.system_uuid.clone(),
         }),
         runtime_handlers: handlers(&runtime.handlers),
+        declared_features: identity.declared_features.clone(),
         features: runtime
             .supplemental_groups_policy
             .map(|known| k8s_openapi::api::core::v1::NodeFeatures { supplemental_groups_policy: Some(known) }),

@@ -48,5 +48,6 @@ pub(super) fn identity(
         machine,
         allocatable,
         max_images: usize::try_from(kubelet.node_status_max_images).ok(),
+        declared_features: settings.declared_features.clone(),
     }
 }

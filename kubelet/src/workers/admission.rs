@@ -9,8 +9,8 @@ use crate::settings::ExclusiveResources;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::Quantity as Amount;
-use shared::placement;
 use shared::types::is_sidecar;
+use shared::{declared_features, placement};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ pub struct Measure<'a> {
     pub going_down: bool,
     /// The kernel holds containers to AppArmor profiles.
     pub app_armor: bool,
+    /// Features that the node declares; none where nodes declare none.
+    pub declared_features: Option<&'a [String]>,
 }
 
 /// A resource of which the node has too little for a pod.
@@ -186,6 +188,11 @@ pub fn refuse(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
             "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate".to_owned(),
         );
     }
+    if let (Some(declared), Some(spec)) = (measure.declared_features, pod.spec.as_ref())
+        && let Some(text) = undeclared(&declared_features::needed_to_run(spec), declared)
+    {
+        return rejected("PodFeatureUnsupported", text);
+    }
     None
 }
 
@@ -206,6 +213,12 @@ fn has_strict_groups(node: Option<&Node>) -> bool {
 pub fn refuse_features(pod: &Pod, measure: &Measure<'_>) -> Option<Refusal> {
     let text = app_armor::refuse(pod, measure.app_armor)?;
     Some(("AppArmor".to_owned(), format!("Pod was rejected: {text}")))
+}
+
+/// Text about features that are needed and not declared.
+pub fn undeclared(needed: &[&str], declared: &[String]) -> Option<String> {
+    let missing = declared_features::missing(needed, declared);
+    (!missing.is_empty()).then(|| format!("Pod requires node features that are not available: {}", missing.join(", ")))
 }
 
 /// False where the node has a taint that would have the pod removed at once.
@@ -370,6 +383,7 @@ mod tests {
             tolerations_compare: false,
             going_down: false,
             app_armor: false,
+            declared_features: None,
         };
         let calm = measure(Pressure::default());
         let refuse = |pod: &Pod, measure: &Measure<'_>| {
@@ -451,6 +465,30 @@ mod tests {
     }
 
     #[test]
+    fn features_that_the_node_does_not_declare_keep_pods_out() {
+        let allocatable = BTreeMap::from([("pods".to_owned(), Quantity("3".into()))]);
+        let needs =
+            pod(json!({"containers": [{"name": "c", "restartPolicyRules": [{"action": "RestartAllContainers"}]}]}));
+        let has = [declared_features::RESTARTS_ALL.to_owned()];
+        let lacks =
+            "Pod was rejected: Pod requires node features that are not available: RestartAllContainersOnContainerExits";
+        for (declared, refused) in [(None, None), (Some(&has[..]), None), (Some(&[][..]), Some(lacks))] {
+            let measure = Measure {
+                node: None,
+                allocatable: &allocatable,
+                others: &[],
+                pressure: Pressure::default(),
+                sysctls: &[],
+                tolerations_compare: false,
+                going_down: false,
+                declared_features: declared,
+            };
+            let refusal = refuse(&needs, &measure);
+            assert_eq!(refusal, refused.map(|text: &str| ("PodFeatureUnsupported".to_owned(), text.to_owned())));
+        }
+    }
+
+    #[test]
     fn taints_and_shutdowns_keep_pods_out() {
         let tainted: Node = serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"taints": [
             {"key": "a", "effect": "NoExecute"}, {"key": "b", "effect": "NoSchedule"}]}}))
@@ -465,6 +503,7 @@ mod tests {
             tolerations_compare: false,
             going_down,
             app_armor: false,
+            declared_features: None,
         };
         let reason = |spec: serde_json::Value, going_down: bool| {
             refuse(&pod(spec), &measure(going_down)).map(|(reason, _)| reason).unwrap_or_default()

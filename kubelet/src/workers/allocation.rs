@@ -10,6 +10,7 @@ use crate::metrics::resizes::{self, RetryTrigger};
 use crate::pods;
 use crate::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::Pod;
+use shared::declared_features;
 use shared::types::is_pod_terminal;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ impl Manager {
         let uid = pods::uid(&pod).to_owned();
         let Some(mailbox) = inner.workers.get(&uid).cloned() else { return };
         let held = mailbox.pod();
-        inner.desired.remove(&uid);
+        let before = inner.desired.remove(&uid).unwrap_or_else(|| Arc::clone(&held));
+        self.tell_of_undeclared(&before, &pod);
         if !resize::differs(&pod, &held) {
             mailbox.allocate(pod, None);
             return;
@@ -52,6 +54,16 @@ impl Manager {
         }
         mailbox.allocate(keeps, refusal);
         inner.desired.insert(uid, pod);
+    }
+
+    /// Tells of a change that the node declares no feature for.
+    fn tell_of_undeclared(&self, before: &Pod, pod: &Pod) {
+        let cx = self.context();
+        let Some(declared) = &cx.settings.declared_features else { return };
+        let needed = declared_features::needed_to_change(before, pod);
+        if let Some(text) = admission::undeclared(&needed, declared) {
+            cx.events.pod(pod, "", EventType::Warning, "FailedNodeDeclaredFeaturesCheck", &text);
+        }
     }
 
     fn refuse_resize(&self, (pod, held): (&Pod, &Pod), others: &[Arc<Pod>]) -> Option<Refusal> {

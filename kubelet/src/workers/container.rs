@@ -254,6 +254,7 @@ pub(crate) mod tests {
     /// Settings for tests.
     pub(crate) fn settings() -> Settings {
         Settings {
+            declared_features: None,
             root_dir: "/nonexistent/kubelet".into(),
             pod_logs_dir: "/nonexistent/pods".into(),
             container_logs_dir: "/nonexistent/containers".into(),

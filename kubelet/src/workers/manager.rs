@@ -221,6 +221,7 @@ impl Manager {
             tolerations_compare: self.cx.settings.gates.enabled(shared::placement::COMPARES),
             going_down: node.going_down,
             app_armor: self.app_armor,
+            declared_features: self.cx.settings.declared_features.as_deref(),
         };
         if let Some(refusal) = admission::refuse(pod, &measure) {
             return Err(refusal);
