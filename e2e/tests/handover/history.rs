@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use etcd_client::{EventType, WatchOptions};
 use proto::protobuf;
 use serde_json::Value;
@@ -11,8 +12,10 @@ use crate::placed::ROOM;
 use crate::workload::{OF_ROUND, of_round, replicas, surge};
 use testkit::world::World;
 
-/// After this long without another event a history has been read.
-const SILENCE: Duration = Duration::from_secs(2);
+/// Longest wait for more of a history.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// Key after all others, which is written when nobody changes anything any more: with it a history has been read.
+const END: &str = "~end";
 
 /// A write as the audit log has it.
 struct Write<'a> {
@@ -90,13 +93,19 @@ impl Seen {
 
 async fn changes(world: &World, prefix: &str) -> anyhow::Result<Vec<Change>> {
     let mut client = world.etcd().await?;
+    let end = format!("{prefix}{END}");
+    client.put(end.as_str(), "", None).await?;
     let mut stream = client.watch(prefix, Some(WatchOptions::new().with_prefix().with_start_revision(1))).await?;
     let mut all = Vec::new();
-    while let Ok(message) = tokio::time::timeout(SILENCE, stream.message()).await {
-        let Some(message) = message? else { break };
+    loop {
+        let message = tokio::time::timeout(PATIENCE, stream.message()).await;
+        let message = message.context("the history does not come")??.context("the history has no end")?;
         anyhow::ensure!(!message.canceled(), "the history was compacted");
         for event in message.events() {
             let Some(pair) = event.kv() else { continue };
+            if pair.key() == end.as_bytes() {
+                return Ok(all);
+            }
             let deleted = event.event_type() == EventType::Delete;
             let object = if deleted {
                 None
@@ -111,7 +120,6 @@ async fn changes(world: &World, prefix: &str) -> anyhow::Result<Vec<Change>> {
             });
         }
     }
-    Ok(all)
 }
 
 /// Counts of one set.
