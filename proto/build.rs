@@ -1,4 +1,5 @@
-//! Compiles the IDL in `k8s/` into `static` tables (`messages.rs`, `resources.rs` in `OUT_DIR`).
+//! Compiles the IDL in `k8s/` into `static` tables (`messages.rs`, `resources.rs` in `OUT_DIR`),
+//! and into constants of field numbers (`numbers.rs`).
 //! The rows of `messages.rs` are declared and read in `src/schema/builtin.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ fn main() -> Result<()> {
     let idl = Idl::new(compiler.descriptor_pool())?;
     std::fs::write(out.join("messages.rs"), idl.messages()?)?;
     std::fs::write(out.join("resources.rs"), idl.resources()?)?;
+    std::fs::write(out.join("numbers.rs"), idl.numbers())?;
     Ok(())
 }
 
@@ -92,6 +94,22 @@ struct Entry {
 struct Idl {
     pool: DescriptorPool,
     entries: BTreeMap<String, Entry>,
+}
+
+/// Separates the words of a name in camel case; the plural of an abbreviation is one word (`podIPs`, `pod_ips`).
+fn snake(name: &str) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    let mut out = String::new();
+    for (at, letter) in letters.iter().enumerate() {
+        let after_small = at > 0 && !letters[at - 1].is_uppercase() && letters[at - 1] != '_';
+        let plural = letters.get(at + 1) == Some(&'s') && letters.get(at + 2).is_none_or(|next| next.is_uppercase());
+        let before_small = at > 0 && letters.get(at + 1).is_some_and(|next| next.is_lowercase()) && !plural;
+        if letter.is_uppercase() && (after_small || (before_small && letters[at - 1] != '_')) {
+            out.push('_');
+        }
+        out.extend(letter.to_lowercase());
+    }
+    out
 }
 
 fn cow(text: &str) -> String {
@@ -228,6 +246,25 @@ impl Idl {
             }
             other => return Err(format!("type {other:?} is not used").into()),
         })
+    }
+
+    /// Constants of field numbers: a module for each package, in it one for each message.
+    fn numbers(&self) -> String {
+        let mut packages: BTreeMap<String, String> = BTreeMap::new();
+        for entry in self.entries.values() {
+            let package: Vec<_> = entry.descriptor.package_name().rsplit('.').take(2).collect();
+            let package = package.into_iter().rev().collect::<Vec<_>>().join("_");
+            let fields: String = entry
+                .descriptor
+                .fields()
+                .map(|field| format!("pub const {}:u32={};", snake(field.name()).to_uppercase(), field.number()))
+                .collect();
+            let message = format!("pub mod {}{{{fields}}}\n", snake(entry.descriptor.name()));
+            packages.entry(package).or_default().push_str(&message);
+        }
+        packages
+            .iter()
+            .fold(String::new(), |all, (package, messages)| all + &format!("pub mod {package}{{\n{messages}}}\n"))
     }
 
     /// Fields of a message as JSON shows them. `own` is false for spliced ones.

@@ -11,6 +11,7 @@ pub mod defaulting;
 pub mod discovery;
 pub mod json;
 pub mod merge;
+pub mod numbers;
 pub mod openapi;
 pub mod protobuf;
 pub mod quantity;

@@ -4,6 +4,7 @@
 //! what Go's take (`null` for a time that is required, or the last day of the year 9999): where they do, the object is decoded by the schema, which
 //! is as lenient as `sigs.k8s.io/json`, and what that decoder prints is read instead. Never: a decoder for one kind.
 
+use proto::numbers::meta_v1::{object_meta, partial_object_metadata};
 use proto::schema::{Card, Field, Message, ValueKind};
 use proto::{json, protobuf};
 use serde::de::DeserializeOwned;
@@ -110,15 +111,15 @@ impl Identity {
 
     /// Reads the metadata of an object in protobuf without its envelope; `None` where there is no name.
     pub fn of_protobuf(raw: &[u8]) -> Option<Self> {
-        // Of every kind: metadata is field 1, and in it name 1, namespace 3, uid 5, resourceVersion 6.
-        let (_, metadata) = protobuf::fields(raw).map_while(Result::ok).find(|(number, _)| *number == 1)?;
+        let is_metadata = |number: u32| number == partial_object_metadata::METADATA;
+        let (_, metadata) = protobuf::fields(raw).map_while(Result::ok).find(|(number, _)| is_metadata(*number))?;
         let mut identity = Self::default();
         for (number, value) in protobuf::fields(metadata.bytes("metadata").ok()?).map_while(Result::ok) {
             let member = match number {
-                1 => &mut identity.name,
-                3 => &mut identity.namespace,
-                5 => &mut identity.uid,
-                6 => &mut identity.resource_version,
+                object_meta::NAME => &mut identity.name,
+                object_meta::NAMESPACE => &mut identity.namespace,
+                object_meta::UID => &mut identity.uid,
+                object_meta::RESOURCE_VERSION => &mut identity.resource_version,
                 _ => continue,
             };
             *member = String::from_utf8_lossy(value.bytes("metadata").ok()?).into_owned();

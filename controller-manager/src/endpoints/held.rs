@@ -5,9 +5,6 @@ use k8s_openapi::api::core::v1::Endpoints;
 use crate::engine::packed::{NewMeta, Texts};
 use crate::engine::packed_of::PackedOf;
 
-/// The number of the only field besides metadata.
-pub const SUBSETS: u32 = 2;
-
 /// An Endpoints object.
 pub type Held = PackedOf<Endpoints>;
 

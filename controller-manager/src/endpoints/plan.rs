@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Service, ServiceSpec};
 use k8s_openapi::jiff::Timestamp;
+use proto::numbers::core_v1::{endpoint_address, endpoint_port, endpoint_subset, endpoints};
 use proto::protobuf::{write_bytes, write_nested, write_number};
 
-use super::held::{Held, SUBSETS};
+use super::held::Held;
 use crate::engine::object::Key;
 use crate::engine::packed::{NewMeta, Texts};
 use crate::engine::pod::Pod;
@@ -173,32 +174,37 @@ fn written(service: &Service, subsets: &[Subset<'_>]) -> Vec<u8> {
     let addresses: usize = subsets.iter().map(|subset| subset.ready.len() + subset.unready.len()).sum();
     let mut all = Vec::with_capacity(addresses * EACH);
     for subset in subsets {
-        write_nested(SUBSETS, &mut all, |out| {
-            for (number, list) in [(1, &subset.ready), (2, &subset.unready)] {
+        write_nested(endpoints::SUBSETS, &mut all, |out| {
+            use endpoint_subset::{ADDRESSES, NOT_READY_ADDRESSES};
+            for (number, list) in [(ADDRESSES, &subset.ready), (NOT_READY_ADDRESSES, &subset.unready)] {
                 list.iter().for_each(|served| write_nested(number, out, |out| write_address(service, served, out)));
             }
-            subset.ports.iter().for_each(|port| write_nested(3, out, |out| write_port(port, out)));
+            subset.ports.iter().for_each(|port| write_nested(endpoint_subset::PORTS, out, |out| write_port(port, out)));
         });
     }
     all
 }
 
 fn write_address(service: &Service, served: &Served<'_>, out: &mut Vec<u8>) {
-    write_bytes(1, served.ip.as_bytes(), out);
-    write_nested(2, out, |out| services::write_pod_reference(served.pod, out));
-    write_bytes(3, services::hostname(served.pod, service).unwrap_or_default().as_bytes(), out);
+    write_bytes(endpoint_address::IP, served.ip.as_bytes(), out);
+    write_nested(endpoint_address::TARGET_REF, out, |out| services::write_pod_reference(served.pod, out));
+    write_bytes(
+        endpoint_address::HOSTNAME,
+        services::hostname(served.pod, service).unwrap_or_default().as_bytes(),
+        out,
+    );
     let node = pods::node(served.pod);
     if !node.is_empty() {
-        write_bytes(4, node.as_bytes(), out);
+        write_bytes(endpoint_address::NODE_NAME, node.as_bytes(), out);
     }
 }
 
 fn write_port(port: &Port<'_>, out: &mut Vec<u8>) {
-    write_bytes(1, port.name.as_bytes(), out);
-    write_number(2, port.number.into(), out);
-    write_bytes(3, port.protocol.as_bytes(), out);
+    write_bytes(endpoint_port::NAME, port.name.as_bytes(), out);
+    write_number(endpoint_port::PORT, port.number.into(), out);
+    write_bytes(endpoint_port::PROTOCOL, port.protocol.as_bytes(), out);
     if !port.app_protocol.is_empty() {
-        write_bytes(4, port.app_protocol.as_bytes(), out);
+        write_bytes(endpoint_port::APP_PROTOCOL, port.app_protocol.as_bytes(), out);
     }
 }
 

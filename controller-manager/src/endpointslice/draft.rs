@@ -1,6 +1,7 @@
 //! Endpoints of a slice before they are written: what is said of each pod. Answers for upstream's `podToEndpoint`.
 
 use k8s_openapi::api::core::v1::{Node, ServiceSpec};
+use proto::numbers::discovery_v1::{endpoint, endpoint_conditions, endpoint_hints, endpoint_port, for_node, for_zone};
 use proto::protobuf::{write_bytes, write_nested, write_number};
 
 use super::plan::{Snapshot, ZONE};
@@ -66,24 +67,26 @@ impl<'a> Draft<'a> {
     /// Writes it.
     pub fn write(&self, out: &mut Vec<u8>) {
         for ip in self.addresses() {
-            write_bytes(1, ip.as_bytes(), out);
+            write_bytes(endpoint::ADDRESSES, ip.as_bytes(), out);
         }
         let terminating = object::deleting(&self.pod.metadata);
-        write_nested(2, out, |out| {
-            for (number, is) in [(1, self.ready), (2, self.serving), (3, terminating)] {
+        write_nested(endpoint::CONDITIONS, out, |out| {
+            use endpoint_conditions::{READY, SERVING, TERMINATING};
+            for (number, is) in [(READY, self.ready), (SERVING, self.serving), (TERMINATING, terminating)] {
                 write_number(number, i64::from(is), out);
             }
         });
-        write_some(3, self.hostname, out);
-        write_nested(4, out, |out| services::write_pod_reference(self.pod, out));
-        write_some(6, Some(pods::node(self.pod)).filter(|node| !node.is_empty()), out);
-        write_some(7, self.zone, out);
+        write_some(endpoint::HOSTNAME, self.hostname, out);
+        write_nested(endpoint::TARGET_REF, out, |out| services::write_pod_reference(self.pod, out));
+        write_some(endpoint::NODE_NAME, Some(pods::node(self.pod)).filter(|node| !node.is_empty()), out);
+        write_some(endpoint::ZONE, self.zone, out);
         let Some(hints) = self.hints else { return };
-        write_nested(8, out, |out| {
-            for (number, name) in [(1, hints.zone), (2, hints.node)] {
-                if let Some(name) = name {
-                    write_nested(number, out, |out| write_bytes(1, name.as_bytes(), out));
-                }
+        write_nested(endpoint::HINTS, out, |out| {
+            if let Some(zone) = hints.zone {
+                write_nested(endpoint_hints::FOR_ZONES, out, |out| write_bytes(for_zone::NAME, zone.as_bytes(), out));
+            }
+            if let Some(node) = hints.node {
+                write_nested(endpoint_hints::FOR_NODES, out, |out| write_bytes(for_node::NAME, node.as_bytes(), out));
             }
         });
     }
@@ -91,10 +94,10 @@ impl<'a> Draft<'a> {
 
 /// Writes a port. A slice always names its ports, if only with the empty name.
 pub fn write_port(port: &Port<'_>, out: &mut Vec<u8>) {
-    write_bytes(1, port.name.as_bytes(), out);
-    write_bytes(2, port.protocol.as_bytes(), out);
-    write_number(3, port.number.into(), out);
-    write_some(4, Some(port.app_protocol).filter(|p| !p.is_empty()), out);
+    write_bytes(endpoint_port::NAME, port.name.as_bytes(), out);
+    write_bytes(endpoint_port::PROTOCOL, port.protocol.as_bytes(), out);
+    write_number(endpoint_port::PORT, port.number.into(), out);
+    write_some(endpoint_port::APP_PROTOCOL, Some(port.app_protocol).filter(|p| !p.is_empty()), out);
 }
 
 fn write_some(number: u32, text: Option<&str>, out: &mut Vec<u8>) {

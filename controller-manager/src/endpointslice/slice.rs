@@ -1,18 +1,13 @@
 //! EndpointSlices as caches hold them and plans make them: packed, since in a large cluster they are most of what changes.
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use proto::numbers::core_v1::object_reference;
+use proto::numbers::discovery_v1::{endpoint, endpoint_port, endpoint_slice};
 use proto::protobuf::write_bytes;
 
 use crate::engine::packed::{self, NewMeta, Texts};
 use crate::engine::packed_of::PackedOf;
 use crate::engine::services::Port;
-
-const ENDPOINTS: u32 = 2;
-const PORTS: u32 = 3;
-const ADDRESS_TYPE: u32 = 4;
-const ADDRESSES: u32 = 1;
-const TARGET: u32 = 4;
-const TARGET_UID: u32 = 4;
 
 /// A slice.
 pub type Slice = PackedOf<EndpointSlice>;
@@ -31,12 +26,12 @@ pub struct Content<'a> {
 impl Content<'_> {
     fn write(&self, out: &mut Vec<u8>) {
         for endpoint in &self.endpoints {
-            write_bytes(ENDPOINTS, endpoint, out);
+            write_bytes(endpoint_slice::ENDPOINTS, endpoint, out);
         }
         for port in &self.ports {
-            write_bytes(PORTS, port, out);
+            write_bytes(endpoint_slice::PORTS, port, out);
         }
-        write_bytes(ADDRESS_TYPE, self.family.as_bytes(), out);
+        write_bytes(endpoint_slice::ADDRESS_TYPE, self.family.as_bytes(), out);
     }
 }
 
@@ -56,39 +51,39 @@ impl Slice {
     /// IPv4, IPv6 or FQDN.
     #[must_use]
     pub fn address_type(&self) -> &str {
-        packed::text(self.rest(), ADDRESS_TYPE)
+        packed::text(self.rest(), endpoint_slice::ADDRESS_TYPE)
     }
 
     /// Its endpoints as they are written.
     pub fn endpoints(&self) -> impl Iterator<Item = &[u8]> {
-        self.all(ENDPOINTS)
+        self.all(endpoint_slice::ENDPOINTS)
     }
 
     /// Its ports as they are written.
     pub fn ports(&self) -> impl Iterator<Item = &[u8]> {
-        self.all(PORTS)
+        self.all(endpoint_slice::PORTS)
     }
 }
 
 /// The addresses of an endpoint as it is written.
 pub fn addresses(endpoint: &[u8]) -> impl Iterator<Item = &[u8]> {
-    packed::values(endpoint, ADDRESSES)
+    packed::values(endpoint, endpoint::ADDRESSES)
 }
 
 /// The uid of the pod behind an endpoint as it is written; may be empty.
 #[must_use]
 pub fn target_uid(endpoint: &[u8]) -> &[u8] {
-    let target = packed::values(endpoint, TARGET).next().unwrap_or_default();
-    packed::values(target, TARGET_UID).next().unwrap_or_default()
+    let target = packed::values(endpoint, endpoint::TARGET_REF).next().unwrap_or_default();
+    packed::values(target, object_reference::UID).next().unwrap_or_default()
 }
 
 /// A port as it is written.
 #[must_use]
 pub fn port(written: &[u8]) -> Port<'_> {
     Port {
-        name: packed::text(written, 1),
-        protocol: packed::text(written, 2),
-        number: i32::try_from(packed::number(written, 3)).unwrap_or_default(),
-        app_protocol: packed::text(written, 4),
+        name: packed::text(written, endpoint_port::NAME),
+        protocol: packed::text(written, endpoint_port::PROTOCOL),
+        number: i32::try_from(packed::number(written, endpoint_port::PORT)).unwrap_or_default(),
+        app_protocol: packed::text(written, endpoint_port::APP_PROTOCOL),
     }
 }

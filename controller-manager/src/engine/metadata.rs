@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::{Mutex, RwLock};
+use proto::numbers::meta_v1::owner_reference;
 use proto::protobuf::{Error, Wire, fields};
 use serde::Deserialize;
 use shared::informer::{Cached, Event, Follower, Formats, Informer, Raw, Text, follow};
@@ -84,15 +85,15 @@ struct Partial {
     metadata: Meta,
 }
 
-wired!(Partial { 1 => metadata });
-wired!(Meta {
-    1 => name,
-    3 => namespace,
-    5 => uid,
-    6 => resource_version,
-    9 => deletion_timestamp,
-    13 => owner_references,
-    14 => finalizers,
+wired!(Partial as meta_v1::partial_object_metadata { METADATA => metadata });
+wired!(Meta as meta_v1::object_meta {
+    NAME => name,
+    NAMESPACE => namespace,
+    UID => uid,
+    RESOURCE_VERSION => resource_version,
+    DELETION_TIMESTAMP => deletion_timestamp,
+    OWNER_REFERENCES => owner_references,
+    FINALIZERS => finalizers,
 });
 
 /// All dependents of an owner hold these once.
@@ -105,11 +106,11 @@ impl Wired for Owner {
         for field in fields(value.bytes("ownerReferences")?) {
             let (number, value) = field?;
             match number {
-                1 => self.kind = common(text(value)?),
-                3 => self.name = common(text(value)?),
-                4 => self.uid = common(text(value)?),
-                5 => self.api_version = common(text(value)?),
-                7 => self.block_owner_deletion.add(value)?,
+                owner_reference::KIND => self.kind = common(text(value)?),
+                owner_reference::NAME => self.name = common(text(value)?),
+                owner_reference::UID => self.uid = common(text(value)?),
+                owner_reference::API_VERSION => self.api_version = common(text(value)?),
+                owner_reference::BLOCK_OWNER_DELETION => self.block_owner_deletion.add(value)?,
                 _ => {}
             }
         }

@@ -7,6 +7,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use proto::numbers::map_entry;
+use proto::numbers::meta_v1::{self, object_meta, owner_reference};
 pub use proto::protobuf::values;
 use proto::protobuf::{self, Error, Wire, fields, known_fields, write_bytes, write_length, write_nested, write_number};
 use proto::schema::Message;
@@ -15,19 +17,8 @@ use serde_json::Value;
 /// Labels or annotations.
 pub type Texts<'a> = BTreeMap<&'a str, &'a str>;
 
-const METADATA: u32 = 1;
-const NAME: u32 = 1;
-const GENERATE_NAME: u32 = 2;
-const NAMESPACE: u32 = 3;
-const UID: u32 = 5;
-const VERSION: u32 = 6;
-const GENERATION: u32 = 7;
-const DELETED: u32 = 9;
-const LABELS: u32 = 11;
-const ANNOTATIONS: u32 = 12;
-const OWNERS: u32 = 13;
-const FINALIZERS: u32 = 14;
-const MANAGED: u32 = 17;
+/// Field of the metadata in every kind of object.
+const METADATA: u32 = meta_v1::partial_object_metadata::METADATA;
 
 /// An object: its metadata, and behind that its other fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +55,7 @@ impl Packed {
         let mut bytes = Vec::with_capacity(raw.len());
         for field in fields(raw) {
             if let (METADATA, value) = field? {
-                copy(value.bytes("metadata")?, |number| number != MANAGED, &mut bytes)?;
+                copy(value.bytes("metadata")?, |number| number != object_meta::MANAGED_FIELDS, &mut bytes)?;
             }
         }
         let rest = bytes.len();
@@ -181,94 +172,101 @@ impl<'a> Meta<'a> {
     /// Name, or empty.
     #[must_use]
     pub fn name(self) -> &'a str {
-        text(self.0, NAME)
+        text(self.0, object_meta::NAME)
     }
 
     /// Namespace, or empty.
     #[must_use]
     pub fn namespace(self) -> &'a str {
-        text(self.0, NAMESPACE)
+        text(self.0, object_meta::NAMESPACE)
     }
 
     /// Unique id, or empty.
     #[must_use]
     pub fn uid(self) -> &'a str {
-        text(self.0, UID)
+        text(self.0, object_meta::UID)
     }
 
     /// Version, or empty.
     #[must_use]
     pub fn version(self) -> &'a str {
-        text(self.0, VERSION)
+        text(self.0, object_meta::RESOURCE_VERSION)
     }
 
     /// Generation, or zero.
     #[must_use]
     pub fn generation(self) -> i64 {
-        number(self.0, GENERATION)
+        number(self.0, object_meta::GENERATION)
     }
 
     /// Reports whether deletion has been requested.
     #[must_use]
     pub fn deleting(self) -> bool {
-        values(self.0, DELETED).next().is_some()
+        values(self.0, object_meta::DELETION_TIMESTAMP).next().is_some()
     }
 
     /// Reports whether one of its owners is this object.
     #[must_use]
     pub fn has_owner(self, api_version: &str, kind: &str, uid: &str) -> bool {
-        values(self.0, OWNERS).any(|o| text(o, 4) == uid && text(o, 1) == kind && text(o, 5) == api_version)
+        values(self.0, object_meta::OWNER_REFERENCES).any(|o| {
+            text(o, owner_reference::UID) == uid
+                && text(o, owner_reference::KIND) == kind
+                && text(o, owner_reference::API_VERSION) == api_version
+        })
     }
 
     /// The first of its owners as apiVersion, kind, name and uid.
     #[must_use]
     pub fn controller(self) -> Option<[&'a str; 4]> {
-        values(self.0, OWNERS).next().map(|o| [text(o, 5), text(o, 1), text(o, 3), text(o, 4)])
+        values(self.0, object_meta::OWNER_REFERENCES).next().map(|o| {
+            use owner_reference::{API_VERSION, KIND, NAME, UID};
+            [API_VERSION, KIND, NAME, UID].map(|number| text(o, number))
+        })
     }
 
     /// A label's value.
     #[must_use]
     pub fn label(self, key: &str) -> Option<&'a str> {
-        self.entries(LABELS).find(|(k, _)| *k == key).map(|(_, value)| value)
+        self.entries(object_meta::LABELS).find(|(k, _)| *k == key).map(|(_, value)| value)
     }
 
     /// An annotation's value.
     #[must_use]
     pub fn annotation(self, key: &str) -> Option<&'a str> {
-        self.entries(ANNOTATIONS).find(|(k, _)| *k == key).map(|(_, value)| value)
+        self.entries(object_meta::ANNOTATIONS).find(|(k, _)| *k == key).map(|(_, value)| value)
     }
 
     /// All labels.
     #[must_use]
     pub fn labels(self) -> Texts<'a> {
-        self.entries(LABELS).collect()
+        self.entries(object_meta::LABELS).collect()
     }
 
     /// All annotations.
     #[must_use]
     pub fn annotations(self) -> Texts<'a> {
-        self.entries(ANNOTATIONS).collect()
+        self.entries(object_meta::ANNOTATIONS).collect()
     }
 
     /// Reports whether it has the same labels, as they are written.
     #[must_use]
     pub fn labelled_as(self, other: Meta<'_>) -> bool {
-        values(self.0, LABELS).eq(values(other.0, LABELS))
+        values(self.0, object_meta::LABELS).eq(values(other.0, object_meta::LABELS))
     }
 
     /// Reports whether these are all its labels.
     #[must_use]
     pub fn has_labels(self, labels: &Texts<'_>) -> bool {
         // The server writes them in this order.
-        if self.entries(LABELS).eq(labels.iter().map(|(key, value)| (*key, *value))) {
+        if self.entries(object_meta::LABELS).eq(labels.iter().map(|(key, value)| (*key, *value))) {
             return true;
         }
         let same = |(key, value): (&str, &str)| labels.get(key).is_some_and(|wanted| *wanted == value);
-        self.entries(LABELS).count() == labels.len() && self.entries(LABELS).all(same)
+        self.entries(object_meta::LABELS).count() == labels.len() && self.entries(object_meta::LABELS).all(same)
     }
 
     fn entries(self, number: u32) -> impl Iterator<Item = (&'a str, &'a str)> {
-        values(self.0, number).map(|entry| (text(entry, 1), text(entry, 2)))
+        values(self.0, number).map(|entry| (text(entry, map_entry::KEY), text(entry, map_entry::VALUE)))
     }
 
     /// As bytes.
@@ -282,7 +280,13 @@ impl<'a> Meta<'a> {
     pub fn tied_as(self, other: Meta<'_>) -> bool {
         fn ties(meta: Meta<'_>) -> impl Iterator<Item = (u32, &[u8])> {
             known_fields(meta.0).filter_map(|field| match field {
-                (number @ (UID | DELETED | OWNERS | FINALIZERS), Wire::Bytes(value)) => Some((number, value)),
+                (
+                    number @ (object_meta::UID
+                    | object_meta::DELETION_TIMESTAMP
+                    | object_meta::OWNER_REFERENCES
+                    | object_meta::FINALIZERS),
+                    Wire::Bytes(value),
+                ) => Some((number, value)),
                 _ => None,
             })
         }
@@ -292,10 +296,10 @@ impl<'a> Meta<'a> {
     /// Writes it with other labels and annotations.
     pub fn write_with(self, labels: &Texts<'_>, annotations: &Texts<'_>, out: &mut Vec<u8>) {
         // It was read whole before.
-        let _ = copy(self.0, |number| number < LABELS, out);
-        write_map(LABELS, labels, out);
-        write_map(ANNOTATIONS, annotations, out);
-        let _ = copy(self.0, |number| number > ANNOTATIONS, out);
+        let _ = copy(self.0, |number| number < object_meta::LABELS, out);
+        write_map(object_meta::LABELS, labels, out);
+        write_map(object_meta::ANNOTATIONS, annotations, out);
+        let _ = copy(self.0, |number| number > object_meta::ANNOTATIONS, out);
     }
 }
 
@@ -319,17 +323,22 @@ pub struct NewMeta<'a> {
 impl NewMeta<'_> {
     /// Writes it.
     pub fn write(&self, out: &mut Vec<u8>) {
-        write_bytes(if self.generate { GENERATE_NAME } else { NAME }, self.name.as_bytes(), out);
-        write_bytes(NAMESPACE, self.namespace.as_bytes(), out);
-        write_map(LABELS, self.labels, out);
-        write_map(ANNOTATIONS, &self.annotations, out);
+        write_bytes(
+            if self.generate { object_meta::GENERATE_NAME } else { object_meta::NAME },
+            self.name.as_bytes(),
+            out,
+        );
+        write_bytes(object_meta::NAMESPACE, self.namespace.as_bytes(), out);
+        write_map(object_meta::LABELS, self.labels, out);
+        write_map(object_meta::ANNOTATIONS, &self.annotations, out);
         let Some([api_version, kind, name, uid]) = self.owner else { return };
-        write_nested(OWNERS, out, |out| {
-            for (number, text) in [(1, kind), (3, name), (4, uid), (5, api_version)] {
+        write_nested(object_meta::OWNER_REFERENCES, out, |out| {
+            use owner_reference::{API_VERSION, BLOCK_OWNER_DELETION, CONTROLLER, KIND, NAME, UID};
+            for (number, text) in [(KIND, kind), (NAME, name), (UID, uid), (API_VERSION, api_version)] {
                 write_bytes(number, text.as_bytes(), out);
             }
-            for controller_and_blocking in [6, 7] {
-                write_number(controller_and_blocking, 1, out);
+            for number in [CONTROLLER, BLOCK_OWNER_DELETION] {
+                write_number(number, 1, out);
             }
         });
     }
@@ -338,8 +347,8 @@ impl NewMeta<'_> {
 fn write_map(number: u32, map: &Texts<'_>, out: &mut Vec<u8>) {
     for (key, value) in map {
         write_nested(number, out, |out| {
-            write_bytes(1, key.as_bytes(), out);
-            write_bytes(2, value.as_bytes(), out);
+            write_bytes(map_entry::KEY, key.as_bytes(), out);
+            write_bytes(map_entry::VALUE, value.as_bytes(), out);
         });
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::Resource as _;
+use proto::numbers::core_v1::volume_source;
 use proto::schema::Message;
 use serde::{Deserialize, Serialize};
 use shared::csi;
@@ -172,9 +173,19 @@ pub struct Volume {
     pub disk: Option<Box<core::Volume>>,
 }
 
-/// The fields of a volume's source that name a disk: gcePersistentDisk, awsElasticBlockStore, iscsi, flexVolume, cinder, fc,
-/// azureFile, vsphereVolume, azureDisk, portworxVolume.
-pub(super) const DISKS: [u32; 10] = [3, 4, 8, 12, 13, 17, 18, 20, 22, 24];
+/// Fields of a volume's source that name a disk.
+pub(super) const DISKS: [u32; 10] = [
+    volume_source::GCE_PERSISTENT_DISK,
+    volume_source::AWS_ELASTIC_BLOCK_STORE,
+    volume_source::ISCSI,
+    volume_source::FLEX_VOLUME,
+    volume_source::CINDER,
+    volume_source::FC,
+    volume_source::AZURE_FILE,
+    volume_source::VSPHERE_VOLUME,
+    volume_source::AZURE_DISK,
+    volume_source::PORTWORX_VOLUME,
+];
 
 impl Volume {
     fn kept(mut volume: core::Volume) -> Option<Self> {

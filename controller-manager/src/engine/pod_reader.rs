@@ -8,6 +8,9 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, ResourceClaim, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use proto::numbers::core_v1::{container, container_status, pod, pod_spec, pod_status, volume, volume_source};
+use proto::numbers::map_entry;
+use proto::numbers::meta_v1::object_meta;
 use proto::protobuf::{self, Error, Wire, fields, sign_parts};
 use proto::schema;
 use shared::informer::{Interned, Memo, Signature};
@@ -18,11 +21,19 @@ use super::pod::{
 };
 use super::wire::{Wired, optional, text, wired};
 
-/// Fields of a specification that are in its template, besides containers: activeDeadlineSeconds, subdomain, affinity,
-/// tolerations, priorityClassName, overhead, schedulingGates, resources.
-const TEMPLATE: [u32; 8] = [5, 17, 18, 22, 24, 32, 38, 40];
-/// Of a container: name, ports, resources, restartPolicy.
-const CONTAINER: [u32; 4] = [1, 6, 8, 24];
+/// Fields of a specification that are in its template, besides containers.
+const TEMPLATE: [u32; 8] = [
+    pod_spec::ACTIVE_DEADLINE_SECONDS,
+    pod_spec::SUBDOMAIN,
+    pod_spec::AFFINITY,
+    pod_spec::TOLERATIONS,
+    pod_spec::PRIORITY_CLASS_NAME,
+    pod_spec::OVERHEAD,
+    pod_spec::SCHEDULING_GATES,
+    pod_spec::RESOURCES,
+];
+/// Fields of a container that are in the template.
+const CONTAINER: [u32; 4] = [container::NAME, container::PORTS, container::RESOURCES, container::RESTART_POLICY];
 
 /// See the module.
 #[derive(Default)]
@@ -61,12 +72,12 @@ impl PodReader {
         let mut found = PodContents::All;
         for field in fields(raw) {
             match field? {
-                (1, value) => self.metadata(value.bytes("metadata")?, &mut pod.metadata)?,
-                (2, value) => {
+                (pod::METADATA, value) => self.metadata(value.bytes("metadata")?, &mut pod.metadata)?,
+                (pod::SPEC, value) => {
                     let spec = pod.spec.get_or_insert_with(|| self.blank.clone());
                     found = self.spec(value.bytes("spec")?, spec)?;
                 }
-                (3, value) => {
+                (pod::STATUS, value) => {
                     if !self.status(value.bytes("status")?, pod.status.get_or_insert_default())? {
                         return Ok(PodContents::TooMuch);
                     }
@@ -85,21 +96,21 @@ impl PodReader {
         for field in fields(message) {
             let (number, value) = field?;
             match number {
-                1 => meta.name.add(value)?,
-                3 => meta.namespace.add(value)?,
-                5 => meta.uid.add(value)?,
-                6 => meta.resource_version.add(value)?,
-                7 => meta.generation = Some(value.int("generation")?).filter(|n| *n != 0),
-                8 => meta.creation_timestamp.add(value)?,
-                9 => meta.deletion_timestamp.add(value)?,
-                10 => meta.deletion_grace_period_seconds.add(value)?,
-                12 => annotation(value, &mut meta.annotations)?,
-                14 => finalizers.add(value)?,
+                object_meta::NAME => meta.name.add(value)?,
+                object_meta::NAMESPACE => meta.namespace.add(value)?,
+                object_meta::UID => meta.uid.add(value)?,
+                object_meta::RESOURCE_VERSION => meta.resource_version.add(value)?,
+                object_meta::GENERATION => meta.generation = Some(value.int("generation")?).filter(|n| *n != 0),
+                object_meta::CREATION_TIMESTAMP => meta.creation_timestamp.add(value)?,
+                object_meta::DELETION_TIMESTAMP => meta.deletion_timestamp.add(value)?,
+                object_meta::DELETION_GRACE_PERIOD_SECONDS => meta.deletion_grace_period_seconds.add(value)?,
+                object_meta::ANNOTATIONS => annotation(value, &mut meta.annotations)?,
+                object_meta::FINALIZERS => finalizers.add(value)?,
                 _ => {}
             }
         }
-        meta.labels = shared(&mut self.labels, message, 11, &mut self.signature)?;
-        meta.owner_references = shared(&mut self.owners, message, 13, &mut self.signature)?;
+        meta.labels = shared(&mut self.labels, message, object_meta::LABELS, &mut self.signature)?;
+        meta.owner_references = shared(&mut self.owners, message, object_meta::OWNER_REFERENCES, &mut self.signature)?;
         meta.finalizers = finalizers.map(Interned::from);
         Ok(())
     }
@@ -112,15 +123,17 @@ impl PodReader {
         for field in fields(message) {
             let (number, value) = field?;
             match number {
-                1 => {
+                pod_spec::VOLUMES => {
                     if !volume(value, &mut volumes)? {
                         return Ok(PodContents::TooMuch);
                     }
                 }
-                2 | 20 => sign_parts(value.bytes("containers")?, PLACE + number, &CONTAINER, signature)?,
-                10 => spec.node_name.add(value)?,
-                16 => spec.hostname.add(value)?,
-                39 => return Ok(PodContents::TooMuch),
+                pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS => {
+                    sign_parts(value.bytes("containers")?, PLACE + number, &CONTAINER, signature)?
+                }
+                pod_spec::NODE_NAME => spec.node_name.add(value)?,
+                pod_spec::HOSTNAME => spec.hostname.add(value)?,
+                pod_spec::RESOURCE_CLAIMS => return Ok(PodContents::TooMuch),
                 number if TEMPLATE.contains(&number) => value.sign(PLACE + number, signature),
                 _ => {}
             }
@@ -145,15 +158,15 @@ impl PodReader {
         for field in fields(message) {
             let (number, value) = field?;
             match number {
-                1 => status.phase.add(value)?,
-                2 => conditions.add(value)?,
-                4 => status.reason.add(value)?,
-                6 => status.pod_ip.add(value)?,
-                7 => status.start_time.add(value)?,
-                8 => containers.push(self.container(value)?),
-                10 => inits.push(self.container(value)?),
-                12 => ips.add(value)?,
-                15 | 18 => return Ok(false),
+                pod_status::PHASE => status.phase.add(value)?,
+                pod_status::CONDITIONS => conditions.add(value)?,
+                pod_status::REASON => status.reason.add(value)?,
+                pod_status::POD_IP => status.pod_ip.add(value)?,
+                pod_status::START_TIME => status.start_time.add(value)?,
+                pod_status::CONTAINER_STATUSES => containers.push(self.container(value)?),
+                pod_status::INIT_CONTAINER_STATUSES => inits.push(self.container(value)?),
+                pod_status::POD_IPS => ips.add(value)?,
+                pod_status::RESOURCE_CLAIM_STATUSES | pod_status::EXTENDED_RESOURCE_CLAIM_STATUS => return Ok(false),
                 _ => {}
             }
         }
@@ -168,8 +181,9 @@ impl PodReader {
         let message = value.bytes("containerStatuses")?;
         let mut container = ContainerStatus::default();
         container.add(value)?;
-        container.allocated_resources = shared(&mut self.promised, message, 10, &mut self.signature)?;
-        container.resources = shared(&mut self.granted, message, 11, &mut self.signature)?;
+        container.allocated_resources =
+            shared(&mut self.promised, message, container_status::ALLOCATED_RESOURCES, &mut self.signature)?;
+        container.resources = shared(&mut self.granted, message, container_status::RESOURCES, &mut self.signature)?;
         Ok(container)
     }
 }
@@ -230,7 +244,7 @@ where
 
 fn annotation(entry: Wire<'_>, annotations: &mut Option<Box<Labels>>) -> Result<(), Error> {
     for field in fields(entry.bytes("annotations")?) {
-        if let (1, key) = field?
+        if let (map_entry::KEY, key) = field?
             && worth_keeping(text(key)?)
         {
             return annotations.get_or_insert_default().add(entry);
@@ -241,17 +255,15 @@ fn annotation(entry: Wire<'_>, annotations: &mut Option<Box<Labels>>) -> Result<
 
 /// `false` for a volume whose claim is made for the pod, and for one that names a disk itself.
 fn volume(value: Wire<'_>, volumes: &mut Vec<Volume>) -> Result<bool, Error> {
-    const CLAIM: u32 = 10;
-    const EPHEMERAL: u32 = 29;
     let (mut name, mut claim) = (None, None);
     for field in fields(value.bytes("volumes")?) {
         match field? {
-            (1, value) => name = Some(value),
-            (2, source) => {
+            (volume::NAME, value) => name = Some(value),
+            (volume::VOLUME_SOURCE, source) => {
                 for field in fields(source.bytes("volumeSource")?) {
                     match field? {
-                        (CLAIM, value) => claim.add(value)?,
-                        (EPHEMERAL, _) => return Ok(false),
+                        (volume_source::PERSISTENT_VOLUME_CLAIM, value) => claim.add(value)?,
+                        (volume_source::EPHEMERAL, _) => return Ok(false),
                         (number, _) if DISKS.contains(&number) => return Ok(false),
                         _ => {}
                     }
@@ -294,14 +306,14 @@ impl Wired for Infeasible {
 }
 
 optional!(PersistentVolumeClaimVolumeSource, ContainerState, Waiting, Box<Terminated>);
-wired!(PersistentVolumeClaimVolumeSource { 1 => claim_name, 2 => read_only });
-wired!(PodCondition { 1 => type_, 2 => status, 4 => last_transition_time, 5 => infeasible });
-wired!(PodIp { 1 => ip });
-wired!(ContainerStatus { 1 => name, 2 => state, 4 => ready, 5 => restart_count });
-wired!(ResourceRequirements { 1 => limits, 2 => requests, 3 => claims });
-wired!(ResourceClaim { 1 => name, 2 => request });
-wired!(ContainerState { 1 => waiting, 3 => terminated });
-wired!(Terminated { 1 => exit_code, 6 => finished_at });
+wired!(PersistentVolumeClaimVolumeSource as core_v1::persistent_volume_claim_volume_source { CLAIM_NAME => claim_name, READ_ONLY => read_only });
+wired!(PodCondition as core_v1::pod_condition { TYPE => type_, STATUS => status, LAST_TRANSITION_TIME => last_transition_time, REASON => infeasible });
+wired!(PodIp as core_v1::pod_ip { IP => ip });
+wired!(ContainerStatus as core_v1::container_status { NAME => name, STATE => state, READY => ready, RESTART_COUNT => restart_count });
+wired!(ResourceRequirements as core_v1::resource_requirements { LIMITS => limits, REQUESTS => requests, CLAIMS => claims });
+wired!(ResourceClaim as core_v1::resource_claim { NAME => name, REQUEST => request });
+wired!(ContainerState as core_v1::container_state { WAITING => waiting, TERMINATED => terminated });
+wired!(Terminated as core_v1::container_state_terminated { EXIT_CODE => exit_code, FINISHED_AT => finished_at });
 
 #[cfg(test)]
 mod tests {

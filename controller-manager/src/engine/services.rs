@@ -9,6 +9,7 @@ use foldhash::HashMap;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
+use proto::numbers::core_v1::object_reference;
 use proto::protobuf::write_bytes;
 use shared::informer::{Event, Informer, Store};
 use shared::workqueue::Queue;
@@ -187,7 +188,16 @@ pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
 pub fn write_pod_reference(pod: &Pod, out: &mut Vec<u8>) {
     let meta = &pod.metadata;
     let (namespace, name, uid) = (object::namespace(meta), object::name(meta), object::uid(meta));
-    for (number, text) in (1..).zip(["Pod", namespace, name, uid, "", "", ""]) {
+    let texts = [
+        (object_reference::KIND, "Pod"),
+        (object_reference::NAMESPACE, namespace),
+        (object_reference::NAME, name),
+        (object_reference::UID, uid),
+        (object_reference::API_VERSION, ""),
+        (object_reference::RESOURCE_VERSION, ""),
+        (object_reference::FIELD_PATH, ""),
+    ];
+    for (number, text) in texts {
         write_bytes(number, text.as_bytes(), out);
     }
 }

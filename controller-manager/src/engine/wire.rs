@@ -12,6 +12,9 @@ use k8s_openapi::api::core::v1::{AttachedVolume, Node, NodeAddress, NodeConditio
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
+use proto::numbers::api_resource::quantity;
+use proto::numbers::map_entry;
+use proto::numbers::meta_v1::{object_meta, time};
 use proto::protobuf::{Error, Wire, fields};
 use shared::informer::Text;
 
@@ -30,13 +33,13 @@ macro_rules! wired {
     (@ $field:expr, $value:ident, pointer) => {
         $crate::engine::wire::Wired::add($field.get_or_insert_default(), $value)
     };
-    ($type:ty { $($number:literal => $field:ident $(as $how:ident)?),+ $(,)? }) => {
+    ($type:ident as $group:ident::$message:ident { $($name:ident => $field:ident $(as $how:ident)?),+ $(,)? }) => {
         impl $crate::engine::wire::Wired for $type {
             fn add(&mut self, value: proto::protobuf::Wire<'_>) -> Result<(), proto::protobuf::Error> {
                 for field in proto::protobuf::fields(value.bytes(stringify!($type))?) {
                     let (number, value) = field?;
                     match number {
-                        $($number => wired!(@ self.$field, value $(, $how)?)?,)+
+                        $(proto::numbers::$group::$message::$name => wired!(@ self.$field, value $(, $how)?)?,)+
                         _ => {}
                     }
                 }
@@ -133,8 +136,8 @@ impl<V: Wired + Default> Wired for BTreeMap<String, V> {
         let (mut key, mut item) = (String::new(), V::default());
         for field in fields(value.bytes("map")?) {
             match field? {
-                (1, value) => key.add(value)?,
-                (2, value) => item.add(value)?,
+                (map_entry::KEY, value) => key.add(value)?,
+                (map_entry::VALUE, value) => item.add(value)?,
                 _ => {}
             }
         }
@@ -155,8 +158,8 @@ fn moment(value: Wire<'_>) -> Result<Option<Timestamp>, Error> {
     let (mut seconds, mut nanos) = (0, 0);
     for field in fields(message) {
         match field? {
-            (1, value) => seconds.add(value)?,
-            (2, value) => nanos.add(value)?,
+            (time::SECONDS, value) => seconds.add(value)?,
+            (time::NANOS, value) => nanos.add(value)?,
             _ => {}
         }
     }
@@ -182,7 +185,7 @@ impl Wired for Option<MicroTime> {
 impl Wired for Quantity {
     fn add(&mut self, value: Wire<'_>) -> Result<(), Error> {
         for field in fields(value.bytes("Quantity")?) {
-            if let (1, value) = field? {
+            if let (quantity::STRING, value) = field? {
                 self.0.add(value)?;
             }
         }
@@ -192,25 +195,25 @@ impl Wired for Quantity {
 
 optional!(bool, i32, i64, NodeSpec, NodeStatus, LeaseSpec);
 
-wired!(OwnerReference { 1 => kind, 3 => name, 4 => uid, 5 => api_version, 6 => controller, 7 => block_owner_deletion });
+wired!(OwnerReference as meta_v1::owner_reference { KIND => kind, NAME => name, UID => uid, API_VERSION => api_version, CONTROLLER => controller, BLOCK_OWNER_DELETION => block_owner_deletion });
 impl Wired for ObjectMeta {
     fn add(&mut self, value: Wire<'_>) -> Result<(), Error> {
         for field in fields(value.bytes("metadata")?) {
             let (number, value) = field?;
             match number {
-                1 => self.name.add(value)?,
-                2 => self.generate_name.add(value)?,
-                3 => self.namespace.add(value)?,
-                5 => self.uid.add(value)?,
-                6 => self.resource_version.add(value)?,
-                7 => self.generation = Some(value.int("generation")?).filter(|n| *n != 0),
-                8 => self.creation_timestamp.add(value)?,
-                9 => self.deletion_timestamp.add(value)?,
-                10 => self.deletion_grace_period_seconds.add(value)?,
-                11 => self.labels.add(value)?,
-                12 => self.annotations.add(value)?,
-                13 => self.owner_references.add(value)?,
-                14 => self.finalizers.add(value)?,
+                object_meta::NAME => self.name.add(value)?,
+                object_meta::GENERATE_NAME => self.generate_name.add(value)?,
+                object_meta::NAMESPACE => self.namespace.add(value)?,
+                object_meta::UID => self.uid.add(value)?,
+                object_meta::RESOURCE_VERSION => self.resource_version.add(value)?,
+                object_meta::GENERATION => self.generation = Some(value.int("generation")?).filter(|n| *n != 0),
+                object_meta::CREATION_TIMESTAMP => self.creation_timestamp.add(value)?,
+                object_meta::DELETION_TIMESTAMP => self.deletion_timestamp.add(value)?,
+                object_meta::DELETION_GRACE_PERIOD_SECONDS => self.deletion_grace_period_seconds.add(value)?,
+                object_meta::LABELS => self.labels.add(value)?,
+                object_meta::ANNOTATIONS => self.annotations.add(value)?,
+                object_meta::OWNER_REFERENCES => self.owner_references.add(value)?,
+                object_meta::FINALIZERS => self.finalizers.add(value)?,
                 // Managed fields are for others.
                 _ => {}
             }
@@ -220,30 +223,30 @@ impl Wired for ObjectMeta {
 }
 
 // Of a node's status most is for others: images alone are most of it.
-wired!(Node { 1 => metadata, 2 => spec, 3 => status });
-wired!(NodeSpec { 1 => pod_cidr, 3 => provider_id, 4 => unschedulable, 5 => taints, 7 => pod_cidrs });
-wired!(NodeStatus {
-    2 => allocatable,
-    3 => phase,
-    4 => conditions,
-    5 => addresses,
-    9 => volumes_in_use,
-    10 => volumes_attached,
+wired!(Node as core_v1::node { METADATA => metadata, SPEC => spec, STATUS => status });
+wired!(NodeSpec as core_v1::node_spec { POD_CIDR => pod_cidr, PROVIDER_ID => provider_id, UNSCHEDULABLE => unschedulable, TAINTS => taints, POD_CIDRS => pod_cidrs });
+wired!(NodeStatus as core_v1::node_status {
+    ALLOCATABLE => allocatable,
+    PHASE => phase,
+    CONDITIONS => conditions,
+    ADDRESSES => addresses,
+    VOLUMES_IN_USE => volumes_in_use,
+    VOLUMES_ATTACHED => volumes_attached,
 });
-wired!(Taint { 1 => key, 2 => value, 3 => effect, 4 => time_added });
-wired!(NodeCondition {
-    1 => type_,
-    2 => status,
-    3 => last_heartbeat_time,
-    4 => last_transition_time,
-    5 => reason,
-    6 => message,
+wired!(Taint as core_v1::taint { KEY => key, VALUE => value, EFFECT => effect, TIME_ADDED => time_added });
+wired!(NodeCondition as core_v1::node_condition {
+    TYPE => type_,
+    STATUS => status,
+    LAST_HEARTBEAT_TIME => last_heartbeat_time,
+    LAST_TRANSITION_TIME => last_transition_time,
+    REASON => reason,
+    MESSAGE => message,
 });
-wired!(NodeAddress { 1 => type_, 2 => address });
-wired!(AttachedVolume { 1 => name, 2 => device_path });
+wired!(NodeAddress as core_v1::node_address { TYPE => type_, ADDRESS => address });
+wired!(AttachedVolume as core_v1::attached_volume { NAME => name, DEVICE_PATH => device_path });
 
-wired!(Lease { 1 => metadata, 2 => spec });
-wired!(LeaseSpec { 1 => holder_identity, 2 => lease_duration_seconds, 4 => renew_time });
+wired!(Lease as coordination_v1::lease { METADATA => metadata, SPEC => spec });
+wired!(LeaseSpec as coordination_v1::lease_spec { HOLDER_IDENTITY => holder_identity, LEASE_DURATION_SECONDS => lease_duration_seconds, RENEW_TIME => renew_time });
 
 /// A node as caches hold it.
 ///

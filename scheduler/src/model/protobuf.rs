@@ -8,6 +8,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use proto::numbers::core_v1::{
+    container, container_status, pod, pod_condition, pod_spec, pod_status, volume, volume_source,
+};
+use proto::numbers::meta_v1::{self, object_meta};
 use proto::protobuf::{self, Error, Wire, fields, sign_parts};
 use proto::schema;
 use shared::informer::Memo;
@@ -15,17 +19,44 @@ use shared::informer::Memo;
 use super::demand::{Demand, Interner};
 use super::pod::PodInfo;
 
-/// Fields of `spec` that a demand is made of, besides containers and volumes: nodeSelector, affinity, schedulerName,
-/// tolerations, priority, preemptionPolicy, overhead, topologySpreadConstraints, schedulingGates, resources, workloadRef.
-const SPEC: [u32; 11] = [7, 18, 19, 22, 25, 31, 32, 33, 38, 40, 42];
-/// Of a container: name, image, ports, resources, restartPolicy, restartPolicyRules.
-const CONTAINER: [u32; 6] = [1, 2, 6, 8, 24, 25];
-/// Of a container's status: name, allocatedResources, resources.
-const CONTAINER_STATUS: [u32; 3] = [1, 10, 11];
-/// Sources of volumes that matter: gcePersistentDisk, awsElasticBlockStore, iscsi, persistentVolumeClaim, rbd, cinder,
-/// azureDisk, portworxVolume, ephemeral.
-const VOLUMES: [u32; 9] = [3, 4, 8, 10, 11, 13, 22, 24, 29];
-const EPHEMERAL: u32 = 29;
+/// Fields of `spec` that a demand is made of, besides containers and volumes.
+const SPEC: [u32; 11] = [
+    pod_spec::NODE_SELECTOR,
+    pod_spec::AFFINITY,
+    pod_spec::SCHEDULER_NAME,
+    pod_spec::TOLERATIONS,
+    pod_spec::PRIORITY,
+    pod_spec::PREEMPTION_POLICY,
+    pod_spec::OVERHEAD,
+    pod_spec::TOPOLOGY_SPREAD_CONSTRAINTS,
+    pod_spec::SCHEDULING_GATES,
+    pod_spec::RESOURCES,
+    pod_spec::WORKLOAD_REF,
+];
+/// Fields of a container that a demand is made of.
+const CONTAINER: [u32; 6] = [
+    container::NAME,
+    container::IMAGE,
+    container::PORTS,
+    container::RESOURCES,
+    container::RESTART_POLICY,
+    container::RESTART_POLICY_RULES,
+];
+/// Fields of a container's status that a demand is made of.
+const CONTAINER_STATUS: [u32; 3] =
+    [container_status::NAME, container_status::ALLOCATED_RESOURCES, container_status::RESOURCES];
+/// Sources of volumes that matter.
+const VOLUMES: [u32; 9] = [
+    volume_source::GCE_PERSISTENT_DISK,
+    volume_source::AWS_ELASTIC_BLOCK_STORE,
+    volume_source::ISCSI,
+    volume_source::PERSISTENT_VOLUME_CLAIM,
+    volume_source::RBD,
+    volume_source::CINDER,
+    volume_source::AZURE_DISK,
+    volume_source::PORTWORX_VOLUME,
+    volume_source::EPHEMERAL,
+];
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -66,7 +97,7 @@ fn time(value: Wire<'_>, field: &str) -> Result<Option<Timestamp>, Error> {
     }
     let mut seconds = 0;
     for field in fields(message) {
-        if let (1, value) = field? {
+        if let (meta_v1::time::SECONDS, value) = field? {
             seconds = value.int("seconds")?;
         }
     }
@@ -130,13 +161,13 @@ fn survey<'a>(raw: &'a [u8], signature: &mut Vec<u8>) -> Result<Option<Own<'a>>,
     let mut own = Own::default();
     for field in fields(raw) {
         match field? {
-            (1, value) => metadata(value.bytes("metadata")?, &mut own, signature)?,
-            (2, value) => {
+            (pod::METADATA, value) => metadata(value.bytes("metadata")?, &mut own, signature)?,
+            (pod::SPEC, value) => {
                 if !spec(value.bytes("spec")?, &mut own, signature)? {
                     return Ok(None);
                 }
             }
-            (3, value) => status(value.bytes("status")?, &mut own, signature)?,
+            (pod::STATUS, value) => status(value.bytes("status")?, &mut own, signature)?,
             _ => {}
         }
     }
@@ -147,14 +178,15 @@ fn metadata<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -
     for field in fields(message) {
         let (number, value) = field?;
         match number {
-            1 => own.name = text(value, "name")?,
-            5 => own.uid = text(value, "uid")?,
-            6 => own.resource_version = text(value, "resourceVersion")?,
-            7 => own.generation = value.int("generation")?,
-            8 => own.created = time(value, "creationTimestamp")?,
-            9 => own.terminating = true,
-            // Namespace, labels and owner references.
-            3 | 11 | 13 => value.sign(number, signature),
+            object_meta::NAME => own.name = text(value, "name")?,
+            object_meta::UID => own.uid = text(value, "uid")?,
+            object_meta::RESOURCE_VERSION => own.resource_version = text(value, "resourceVersion")?,
+            object_meta::GENERATION => own.generation = value.int("generation")?,
+            object_meta::CREATION_TIMESTAMP => own.created = time(value, "creationTimestamp")?,
+            object_meta::DELETION_TIMESTAMP => own.terminating = true,
+            object_meta::NAMESPACE | object_meta::LABELS | object_meta::OWNER_REFERENCES => {
+                value.sign(number, signature)
+            }
             _ => {}
         }
     }
@@ -167,10 +199,12 @@ fn spec<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -> Re
     for field in fields(message) {
         let (number, value) = field?;
         match number {
-            1 => volume(value.bytes("volumes")?, own, signature)?,
-            2 | 20 => sign_parts(value.bytes("containers")?, PLACE + number, &CONTAINER, signature)?,
-            10 => own.node_name = text(value, "nodeName")?,
-            39 => return Ok(false),
+            pod_spec::VOLUMES => volume(value.bytes("volumes")?, own, signature)?,
+            pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS => {
+                sign_parts(value.bytes("containers")?, PLACE + number, &CONTAINER, signature)?
+            }
+            pod_spec::NODE_NAME => own.node_name = text(value, "nodeName")?,
+            pod_spec::RESOURCE_CLAIMS => return Ok(false),
             number if SPEC.contains(&number) => value.sign(PLACE + number, signature),
             _ => {}
         }
@@ -181,13 +215,13 @@ fn spec<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -> Re
 fn volume(message: &[u8], own: &Own<'_>, signature: &mut Vec<u8>) -> Result<(), Error> {
     const PLACE: u32 = 2 << 16;
     for field in fields(message) {
-        let (2, source) = field? else { continue };
+        let (volume::VOLUME_SOURCE, source) = field? else { continue };
         for field in fields(source.bytes("volumeSource")?) {
             let (number, value) = field?;
-            if number == EPHEMERAL {
+            if number == volume_source::EPHEMERAL {
                 // Its claim is named after the pod and the volume.
                 Wire::Bytes(own.name.as_bytes()).sign(PLACE, signature);
-                Wire::Bytes(message).sign(PLACE + EPHEMERAL, signature);
+                Wire::Bytes(message).sign(PLACE + volume_source::EPHEMERAL, signature);
             } else if VOLUMES.contains(&number) {
                 value.sign(PLACE + number, signature);
             }
@@ -201,11 +235,13 @@ fn status<'a>(message: &'a [u8], own: &mut Own<'a>, signature: &mut Vec<u8>) -> 
     for field in fields(message) {
         let (number, value) = field?;
         match number {
-            1 => own.phase = text(value, "phase")?,
-            2 => condition(value.bytes("conditions")?, own, signature)?,
-            7 => own.started = time(value, "startTime")?,
-            8 | 10 => container_status(value.bytes("containerStatuses")?, PLACE + number, signature)?,
-            11 => own.nominated = text(value, "nominatedNodeName")?,
+            pod_status::PHASE => own.phase = text(value, "phase")?,
+            pod_status::CONDITIONS => condition(value.bytes("conditions")?, own, signature)?,
+            pod_status::START_TIME => own.started = time(value, "startTime")?,
+            pod_status::CONTAINER_STATUSES | pod_status::INIT_CONTAINER_STATUSES => {
+                container_status(value.bytes("containerStatuses")?, PLACE + number, signature)?
+            }
+            pod_status::NOMINATED_NODE_NAME => own.nominated = text(value, "nominatedNodeName")?,
             _ => {}
         }
     }
@@ -218,7 +254,7 @@ fn container_status(message: &[u8], place: u32, signature: &mut Vec<u8>) -> Resu
     sign_parts(message, place, &CONTAINER_STATUS, signature)?;
     let mut amounts = false;
     for field in fields(message) {
-        amounts |= matches!(field?.0, 10 | 11);
+        amounts |= matches!(field?.0, container_status::ALLOCATED_RESOURCES | container_status::RESOURCES);
     }
     if !amounts {
         signature.truncate(before);
@@ -231,10 +267,10 @@ fn condition(message: &[u8], own: &mut Own<'_>, signature: &mut Vec<u8>) -> Resu
     let (mut kind, mut status, mut reason, mut note) = ("", "", "", "");
     for field in fields(message) {
         match field? {
-            (1, value) => kind = text(value, "type")?,
-            (2, value) => status = text(value, "status")?,
-            (5, value) => reason = text(value, "reason")?,
-            (6, value) => note = text(value, "message")?,
+            (pod_condition::TYPE, value) => kind = text(value, "type")?,
+            (pod_condition::STATUS, value) => status = text(value, "status")?,
+            (pod_condition::REASON, value) => reason = text(value, "reason")?,
+            (pod_condition::MESSAGE, value) => note = text(value, "message")?,
             _ => {}
         }
     }

@@ -15,6 +15,9 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
 use kube::core::watch::Bookmark;
+use proto::numbers::map_entry;
+use proto::numbers::meta_v1::{self as numbers, object_meta, partial_object_metadata, watch_event};
+use proto::numbers::pkg_runtime::raw_extension;
 use proto::protobuf::{self, fields};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -78,7 +81,7 @@ pub(super) enum FrameType {
 
 /// One event of a watch.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct WatchFrame {
     change: FrameType,
     /// Valid UTF-8 where it is JSON.
     object: Bytes,
@@ -115,7 +118,7 @@ impl Frames {
     }
 
     /// The next frame.
-    pub(super) async fn next(&mut self) -> Result<Frame, Refusal> {
+    pub(super) async fn next(&mut self) -> Result<WatchFrame, Refusal> {
         // How much of the buffer is known to hold no end of a line.
         let mut searched = 0;
         loop {
@@ -169,7 +172,7 @@ impl Frames {
     }
 }
 
-impl Frame {
+impl WatchFrame {
     /// Event type.
     pub(super) fn change(&self) -> FrameType {
         self.change
@@ -223,11 +226,11 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-fn from_json(line: &Bytes) -> Result<Frame, Refusal> {
+fn from_json(line: &Bytes) -> Result<WatchFrame, Refusal> {
     match serde_json::from_slice::<Line<'_>>(line) {
         Ok(Line { kind, object }) => {
             let object = line.slice_ref(object.get().as_bytes());
-            Ok(Frame { change: change(kind.as_bytes()), object, protobuf: false })
+            Ok(WatchFrame { change: change(kind.as_bytes()), object, protobuf: false })
         }
         // The last line of a connection that was cut.
         Err(error) if error.is_eof() => Err(Refusal::Closed),
@@ -239,15 +242,15 @@ fn from_json(line: &Bytes) -> Result<Frame, Refusal> {
 }
 
 /// A `WatchEvent`: type, and an object in its envelope.
-fn from_protobuf(frame: &Bytes) -> Result<Frame, Refusal> {
+fn from_protobuf(frame: &Bytes) -> Result<WatchFrame, Refusal> {
     let (mut kind, mut object): (&[u8], &[u8]) = (b"", b"");
     for field in fields(frame) {
         let (number, value) = field.map_err(failed)?;
         match number {
-            1 => kind = value.bytes("type").map_err(failed)?,
-            2 => {
+            watch_event::TYPE => kind = value.bytes("type").map_err(failed)?,
+            watch_event::OBJECT => {
                 for field in fields(value.bytes("object").map_err(failed)?) {
-                    if let (1, value) = field.map_err(failed)? {
+                    if let (raw_extension::RAW, value) = field.map_err(failed)? {
                         object = protobuf::unwrap(value.bytes("raw").map_err(failed)?).map_err(failed)?.raw;
                     }
                 }
@@ -255,17 +258,19 @@ fn from_protobuf(frame: &Bytes) -> Result<Frame, Refusal> {
             _ => {}
         }
     }
-    Ok(Frame { change: change(kind), object: frame.slice_ref(object), protobuf: true })
+    Ok(WatchFrame { change: change(kind), object: frame.slice_ref(object), protobuf: true })
 }
 
 fn protobuf_bookmark(object: &[u8]) -> Result<(String, bool), protobuf::Error> {
     let (mut revision, mut end) = (String::new(), false);
     for field in fields(object) {
-        let (1, meta) = field? else { continue };
+        let (partial_object_metadata::METADATA, meta) = field? else { continue };
         for field in fields(meta.bytes("metadata")?) {
             match field? {
-                (6, value) => revision = value.text("resourceVersion")?,
-                (12, value) => end |= entry(value.bytes("annotations")?)? == (INITIAL_EVENTS_END.into(), "true".into()),
+                (object_meta::RESOURCE_VERSION, value) => revision = value.text("resourceVersion")?,
+                (object_meta::ANNOTATIONS, value) => {
+                    end |= entry(value.bytes("annotations")?)? == (INITIAL_EVENTS_END.into(), "true".into());
+                }
                 _ => {}
             }
         }
@@ -278,8 +283,8 @@ fn entry(bytes: &[u8]) -> Result<(String, String), protobuf::Error> {
     let mut entry = (String::new(), String::new());
     for field in fields(bytes) {
         match field? {
-            (1, key) => entry.0 = key.text("key")?,
-            (2, value) => entry.1 = value.text("value")?,
+            (map_entry::KEY, key) => entry.0 = key.text("key")?,
+            (map_entry::VALUE, value) => entry.1 = value.text("value")?,
             _ => {}
         }
     }
@@ -290,8 +295,8 @@ fn status(raw: &[u8]) -> Result<Refusal, protobuf::Error> {
     let (mut code, mut message) = (0, String::new());
     for field in fields(raw) {
         match field? {
-            (3, value) => message = value.text("message")?,
-            (6, value) => code = u16::try_from(value.int("code")?).unwrap_or_default(),
+            (numbers::status::MESSAGE, value) => message = value.text("message")?,
+            (numbers::status::CODE, value) => code = u16::try_from(value.int("code")?).unwrap_or_default(),
             _ => {}
         }
     }
