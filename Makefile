@@ -21,7 +21,7 @@ NAME ?=
 RUN = .run$(addprefix -,$(NAME))
 CLUSTER = $(CLUSTER_BINARY) --run $(RUN)
 
-.PHONY: help up status down backup restore load addons storage chart-images helm kubectl build install deb test test-ha test-vm test-kubeadm test-helm test-storage fuzz chaos bench images dns-image release lint deps
+.PHONY: help up status down backup restore load addons storage chart-images helm kubectl build install deb test test-ha test-vm test-kubeadm test-helm test-storage fuzz fuzz-coverage chaos bench images dns-image release lint deps
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -119,7 +119,10 @@ test-kubeadm: deps ## Run upstream's kubeadm with our images: init, join, upgrad
 FUZZ_SECONDS ?= 600
 fuzz: ## Give every decoder, selector, patch, expression and frame bad bytes, FUZZ_SECONDS (600) each
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} \
-		cargo test --locked -p ironclad-apiserver --test fuzz -- --nocapture
+		cargo test --locked -p ironclad-fuzz -- --nocapture
+
+fuzz-coverage: deps ## Give the target FUZZ_TARGET of fuzz/ bytes that cargo-fuzz finds by coverage, FUZZ_SECONDS (600)
+	@hack/fuzz.sh $(CACHE)
 
 CHAOS_SECONDS ?= 600
 chaos: export CHAOS_SECONDS := $(CHAOS_SECONDS)

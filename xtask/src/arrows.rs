@@ -19,7 +19,7 @@ const MAY_NAME: [(&str, &[&str]); 10] = [
     ("xtask", &[]),
 ];
 /// Names of the workspace's libraries in code.
-const LIBRARIES: [&str; 11] = [
+const LIBRARIES: [&str; 12] = [
     "proto",
     "shared",
     "apiserver",
@@ -31,6 +31,7 @@ const LIBRARIES: [&str; 11] = [
     "bootstrap",
     "e2e",
     "testkit",
+    "fuzz",
 ];
 
 /// Counts lines of production code that name a library which the crate must not know. `MAY_NAME` says which it may;

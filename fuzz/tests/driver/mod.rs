@@ -1,11 +1,13 @@
 //! Changes inputs at random, remembers those that lead somewhere new, and says what led to a failure.
 //!
-//! There is no instrumentation: that an outcome reads differently is taken for a sign that another way was gone.
+//! There is no instrumentation: an outcome that reads differently is taken for a sign that another path was taken.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
+
+use fuzz::Target;
 
 /// Inputs for each target, where no time is given.
 const SHORT: u64 = 3_000;
@@ -15,9 +17,6 @@ const CORPUS: usize = 512;
 const LONGEST: usize = 4_096;
 /// An input that takes longer is a finding; other programs of the machine take their time, too.
 const SLOW: Duration = Duration::from_secs(20);
-
-/// Target of fuzzing: reads bytes and describes the outcome.
-pub(crate) type Target = fn(&[u8]) -> String;
 
 /// A small generator (xorshift), so that a failure can be had again by its seed.
 struct Random(u64);
@@ -44,12 +43,13 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 /// Runs one target.
-pub(crate) fn run(name: &str, target: Target, seeds: &[&[u8]]) {
+pub(crate) fn run(&Target { name, run: target, seeds }: &Target) {
     let seed = variable("FUZZ_SEED").unwrap_or(1);
     let mut hasher = DefaultHasher::new();
     (name, seed).hash(&mut hasher);
     let mut random = Random(hasher.finish() | 1);
-    let mut corpus: Vec<Vec<u8>> = seeds.iter().map(|s| s.to_vec()).collect();
+    let mut corpus = seeds();
+    let first = corpus.len();
     let until = variable("FUZZ_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut known = HashSet::new();
     for input in &corpus {
@@ -64,7 +64,7 @@ pub(crate) fn run(name: &str, target: Target, seeds: &[&[u8]]) {
                 corpus.push(input);
             } else {
                 // What there was at first stays.
-                let at = seeds.len() + random.below(CORPUS - seeds.len());
+                let at = first + random.below(CORPUS - first);
                 corpus[at] = input;
             }
         }
@@ -72,7 +72,7 @@ pub(crate) fn run(name: &str, target: Target, seeds: &[&[u8]]) {
     println!("{name}: {count} inputs, {} outcomes", known.len());
 }
 
-fn attempt(name: &str, target: Target, input: &[u8]) -> String {
+fn attempt(name: &str, target: fn(&[u8]) -> String, input: &[u8]) -> String {
     let since = Instant::now();
     let outcome = catch_unwind(AssertUnwindSafe(|| target(input)));
     let took = since.elapsed();
