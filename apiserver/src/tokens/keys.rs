@@ -4,17 +4,21 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey};
+use pkcs1::{RsaPrivateKey, RsaPublicKey, UintRef};
+use pkcs8::PrivateKeyInfo;
+use rustls_pki_types::PrivateKeyDer;
+use sec1::EcPrivateKey;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use spki::der::asn1::{AnyRef, BitStringRef};
+use spki::der::{self, Decode as _, Encode as _};
+use spki::{AlgorithmIdentifierRef, ObjectIdentifier, SubjectPublicKeyInfoRef};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::der::{self, BIT_STRING, Der, OCTET_STRING, OID, SEQUENCE};
-
-const RSA_OID: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
-const EC_OID: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
-const P256_OID: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
-const P384_OID: &[u8] = &[0x2b, 0x81, 0x04, 0x00, 0x22];
-const NULL: &[u8] = &[0x05, 0x00];
+const RSA_OID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
+const EC_OID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
+const P256_OID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
+const P384_OID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.132.0.34");
 
 /// A key cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -28,7 +32,7 @@ enum Curve {
 }
 
 impl Curve {
-    fn by_oid(oid: &[u8]) -> Option<Self> {
+    fn by_oid(oid: ObjectIdentifier) -> Option<Self> {
         match oid {
             P256_OID => Some(Self::P256),
             P384_OID => Some(Self::P384),
@@ -36,11 +40,24 @@ impl Curve {
         }
     }
 
-    fn oid(self) -> &'static [u8] {
+    fn oid(self) -> ObjectIdentifier {
         match self {
             Self::P256 => P256_OID,
             Self::P384 => P384_OID,
         }
+    }
+
+    /// Computes the public point, uncompressed, as Go does whether or not the file has one.
+    fn public_point(self, scalar: &[u8]) -> Option<Vec<u8>> {
+        let point = match self {
+            Self::P256 => {
+                p256::ecdsa::SigningKey::from_slice(scalar).ok()?.verifying_key().to_encoded_point(false).to_bytes()
+            }
+            Self::P384 => {
+                p384::ecdsa::SigningKey::from_slice(scalar).ok()?.verifying_key().to_encoded_point(false).to_bytes()
+            }
+        };
+        Some(point.into())
     }
 
     fn name(self) -> &'static str {
@@ -69,18 +86,18 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    fn new(numbers: Numbers) -> Self {
-        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(numbers.spki()));
+    fn new(numbers: Numbers) -> Option<Self> {
+        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(numbers.spki().ok()?));
         let decoding = match &numbers {
             Numbers::Rsa { n, e } => DecodingKey::from_rsa_raw_components(n, e),
             Numbers::Ec { point, .. } => DecodingKey::from_ec_der(point),
         };
-        Self { numbers, id, published: true, decoding }
+        Some(Self { numbers, id, published: true, decoding })
     }
 
     /// A key in the form of certificates (PKIX), under a name of somebody else's choice.
     pub fn from_pkix(bytes: &[u8], id: String) -> Option<Self> {
-        Some(Self { id, ..Self::new(Numbers::from_spki(bytes)?) })
+        Some(Self { id, ..Self::new(Numbers::from_spki(bytes)?)? })
     }
 
     /// `RS256`, `ES256` or `ES384`.
@@ -123,33 +140,31 @@ impl PublicKey {
 }
 
 impl Numbers {
-    fn spki(&self) -> Vec<u8> {
-        let (algorithm, key) = match self {
-            Numbers::Rsa { n, e } => (
-                der::element(SEQUENCE, &[&der::element(OID, &[RSA_OID]), NULL]),
-                der::element(SEQUENCE, &[&der::unsigned(n), &der::unsigned(e)]),
-            ),
-            Numbers::Ec { curve, point } => (
-                der::element(SEQUENCE, &[&der::element(OID, &[EC_OID]), &der::element(OID, &[curve.oid()])]),
-                point.clone(),
-            ),
-        };
-        der::element(SEQUENCE, &[&algorithm, &der::element(BIT_STRING, &[&[0], &key])])
+    /// Encodes the key as certificates hold it (PKIX).
+    fn spki(&self) -> der::Result<Vec<u8>> {
+        match self {
+            Self::Rsa { n, e } => {
+                let key = RsaPublicKey { modulus: UintRef::new(n)?, public_exponent: UintRef::new(e)? }.to_der()?;
+                encode_spki(AlgorithmIdentifierRef { oid: RSA_OID, parameters: Some(AnyRef::NULL) }, &key)
+            }
+            Self::Ec { curve, point } => {
+                let curve = curve.oid();
+                encode_spki(AlgorithmIdentifierRef { oid: EC_OID, parameters: Some((&curve).into()) }, point)
+            }
+        }
     }
 
     fn from_spki(bytes: &[u8]) -> Option<Self> {
-        let mut spki = Der::new(bytes).enter()?;
-        let mut algorithm = spki.enter()?;
-        let kind = algorithm.take(OID)?;
-        let key = spki.take(BIT_STRING)?.strip_prefix(&[0])?;
-        match kind {
+        let spki = SubjectPublicKeyInfoRef::from_der(bytes).ok()?;
+        let key = spki.subject_public_key.as_bytes()?;
+        match spki.algorithm.oid {
             RSA_OID => Self::from_pkcs1_public(key),
-            EC_OID => Self::ec(algorithm.take(OID)?, key),
+            EC_OID => Self::ec(spki.algorithm.parameters_oid().ok()?, key),
             _ => None,
         }
     }
 
-    fn ec(oid: &[u8], point: &[u8]) -> Option<Self> {
+    fn ec(oid: ObjectIdentifier, point: &[u8]) -> Option<Self> {
         let curve = Curve::by_oid(oid)?;
         let length = match curve {
             Curve::P256 => 65,
@@ -159,9 +174,17 @@ impl Numbers {
     }
 
     fn from_pkcs1_public(bytes: &[u8]) -> Option<Self> {
-        let mut key = Der::new(bytes).enter()?;
-        Some(Self::Rsa { n: key.unsigned()?.to_vec(), e: key.unsigned()?.to_vec() })
+        let key = RsaPublicKey::from_der(bytes).ok()?;
+        Some(Self::rsa(key.modulus, key.public_exponent))
     }
+
+    fn rsa(modulus: UintRef<'_>, exponent: UintRef<'_>) -> Self {
+        Self::Rsa { n: modulus.as_bytes().to_vec(), e: exponent.as_bytes().to_vec() }
+    }
+}
+
+fn encode_spki(algorithm: AlgorithmIdentifierRef<'_>, key: &[u8]) -> der::Result<Vec<u8>> {
+    SubjectPublicKeyInfoRef { algorithm, subject_public_key: BitStringRef::from_bytes(key)? }.to_der()
 }
 
 /// A key that signs.
@@ -198,7 +221,7 @@ pub(super) fn public_keys(pem: &[u8]) -> Result<Vec<PublicKey>, KeyError> {
             }
             label => private(label, &body).map(|k| k.public.numbers),
         };
-        keys.extend(numbers.map(PublicKey::new));
+        keys.extend(numbers.and_then(PublicKey::new));
     }
     if keys.is_empty() {
         return Err(KeyError("data does not contain any valid RSA or ECDSA public keys".to_owned()));
@@ -207,50 +230,28 @@ pub(super) fn public_keys(pem: &[u8]) -> Result<Vec<PublicKey>, KeyError> {
 }
 
 fn private(label: &str, body: &[u8]) -> Option<SigningKey> {
-    match label {
-        "RSA PRIVATE KEY" => rsa(body),
-        "EC PRIVATE KEY" => ec(body, None),
-        "PRIVATE KEY" => {
-            let mut info = Der::new(body).enter()?;
-            info.unsigned()?;
-            let mut algorithm = info.enter()?;
-            let kind = algorithm.take(OID)?;
-            let key = info.take(OCTET_STRING)?;
-            match kind {
-                RSA_OID => rsa(key),
-                EC_OID => ec(key, algorithm.take(OID)),
-                _ => None,
-            }
+    let key = match label {
+        "RSA PRIVATE KEY" => PrivateKeyDer::Pkcs1(body.to_vec().into()),
+        "EC PRIVATE KEY" => PrivateKeyDer::Sec1(body.to_vec().into()),
+        "PRIVATE KEY" => PrivateKeyDer::Pkcs8(body.to_vec().into()),
+        _ => return None,
+    };
+    let pkcs8 = shared::cert::to_pkcs8(&key).ok()?;
+    let info = PrivateKeyInfo::from_der(pkcs8.secret_pkcs8_der()).ok()?;
+    let (numbers, encoding) = match info.algorithm.oid {
+        RSA_OID => {
+            let key = RsaPrivateKey::from_der(info.private_key).ok()?;
+            (Numbers::rsa(key.modulus, key.public_exponent), EncodingKey::from_rsa_der(info.private_key))
         }
-        _ => None,
-    }
-}
-
-/// From a PKCS#1 private key.
-fn rsa(body: &[u8]) -> Option<SigningKey> {
-    let mut key = Der::new(body).enter()?;
-    key.unsigned()?;
-    let numbers = Numbers::Rsa { n: key.unsigned()?.to_vec(), e: key.unsigned()?.to_vec() };
-    Some(SigningKey { public: PublicKey::new(numbers), encoding: EncodingKey::from_rsa_der(body) })
-}
-
-/// From a SEC 1 private key, which must hold its public point.
-fn ec(body: &[u8], outer: Option<&[u8]>) -> Option<SigningKey> {
-    let mut key = Der::new(body).enter()?;
-    key.unsigned()?;
-    key.take(OCTET_STRING)?;
-    let (mut oid, mut point) = (outer, None);
-    while let Some((tag, value)) = key.next() {
-        match tag {
-            0xa0 => oid = Der::new(value).take(OID),
-            0xa1 => point = Der::new(value).take(BIT_STRING).and_then(|b| b.strip_prefix(&[0])),
-            _ => {}
+        EC_OID => {
+            let scalar = EcPrivateKey::from_der(info.private_key).ok()?.private_key;
+            let curve = Curve::by_oid(info.algorithm.parameters_oid().ok()?)?;
+            let point = curve.public_point(scalar)?;
+            (Numbers::Ec { curve, point }, EncodingKey::from_ec_der(pkcs8.secret_pkcs8_der()))
         }
-    }
-    let numbers = Numbers::ec(oid?, point?)?;
-    let algorithm = der::element(SEQUENCE, &[&der::element(OID, &[EC_OID]), &der::element(OID, &[oid?])]);
-    let pkcs8 = der::element(SEQUENCE, &[&der::unsigned(&[0]), &algorithm, &der::element(OCTET_STRING, &[body])]);
-    Some(SigningKey { public: PublicKey::new(numbers), encoding: EncodingKey::from_ec_der(&pkcs8) })
+        _ => return None,
+    };
+    Some(SigningKey { public: PublicKey::new(numbers)?, encoding })
 }
 
 fn blocks(pem: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> {

@@ -3,7 +3,6 @@
 //! TokenRequest storage. Keys stay in here.
 
 mod claims;
-mod der;
 mod external;
 mod issuer;
 mod keys;

@@ -8,9 +8,10 @@ use rcgen::{
     SigningKey,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use shared::cert::{CertError, ObjectIdentifier};
 use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
 
-use super::der;
+use super::certificate::{Algorithm, Contents};
 use super::request::{Request, RequestError, usages};
 
 /// Certificates are dated back by this much, for clocks that are behind.
@@ -33,32 +34,17 @@ pub enum AuthorityError {
     Certificate(String),
 }
 
+/// Curve P-521, on which no library here signs.
+const P521: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.132.0.35");
+
 /// A private key in any of the usual PEM forms.
 pub fn key_pair(pem: &[u8]) -> Result<KeyPair, AuthorityError> {
-    let key = shared::cert::private_key(pem).map_err(|e| AuthorityError::Key(e.to_string()))?;
-    let p521 = der::oid(&[1, 3, 132, 0, 35]);
-    if key.secret_der().windows(p521.len()).any(|window| window == p521) {
+    let bad = |e: CertError| AuthorityError::Key(e.to_string());
+    let pkcs8 = shared::cert::to_pkcs8(&shared::cert::private_key(pem).map_err(bad)?).map_err(bad)?;
+    if shared::cert::curve(&pkcs8) == Some(P521) {
         return Err(AuthorityError::Key("keys on the elliptic curve P-521 cannot sign here".into()));
     }
-    let version = der::integer(&[0]);
-    let pkcs8 = match &key {
-        PrivateKeyDer::Pkcs8(k) => k.secret_pkcs8_der().to_vec(),
-        PrivateKeyDer::Pkcs1(k) => {
-            let algorithm = der::sequence(&[&der::oid(&[1, 2, 840, 113_549, 1, 1, 1]), &der::tlv(0x05, &[])]);
-            der::sequence(&[&version, &algorithm, &der::tlv(0x04, k.secret_pkcs1_der())])
-        }
-        PrivateKeyDer::Sec1(k) => {
-            let raw = k.secret_sec1_der();
-            let p256 = der::oid(&[1, 2, 840, 10_045, 3, 1, 7]);
-            let p384 = der::oid(&[1, 3, 132, 0, 34]);
-            // The curve is named inside; P-384 keys are the longer ones.
-            let curve = if raw.windows(p384.len()).any(|w| w == p384) { p384 } else { p256 };
-            let algorithm = der::sequence(&[&der::oid(&[1, 2, 840, 10_045, 2, 1]), &curve]);
-            der::sequence(&[&version, &algorithm, &der::tlv(0x04, raw)])
-        }
-        _ => return Err(AuthorityError::Key("unknown form".into())),
-    };
-    let der = PrivateKeyDer::Pkcs8(pkcs8.into());
+    let der = PrivateKeyDer::Pkcs8(pkcs8);
     let kinds: [&'static SignatureAlgorithm; 4] =
         [&PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384, &PKCS_ED25519, &PKCS_RSA_SHA256];
     let mut last = String::new();
@@ -71,17 +57,18 @@ pub fn key_pair(pem: &[u8]) -> Result<KeyPair, AuthorityError> {
     Err(AuthorityError::Key(last))
 }
 
-/// The signature algorithm that goes with a key, as certificates name it.
-fn algorithm(key: &KeyPair) -> Vec<u8> {
+/// Returns the signature algorithm of a key.
+fn algorithm(key: &KeyPair) -> Algorithm {
     let kind = key.algorithm();
+    let of = |oid| Algorithm { oid, null_parameters: false };
     if kind == &PKCS_RSA_SHA256 {
-        der::sequence(&[&der::oid(&[1, 2, 840, 113_549, 1, 1, 11]), &der::tlv(0x05, &[])])
+        Algorithm { oid: &[1, 2, 840, 113_549, 1, 1, 11], null_parameters: true }
     } else if kind == &PKCS_ECDSA_P384_SHA384 {
-        der::sequence(&[&der::oid(&[1, 2, 840, 10_045, 4, 3, 3])])
+        of(&[1, 2, 840, 10_045, 4, 3, 3])
     } else if kind == &PKCS_ED25519 {
-        der::sequence(&[&der::oid(&[1, 3, 101, 112])])
+        of(&[1, 3, 101, 112])
     } else {
-        der::sequence(&[&der::oid(&[1, 2, 840, 10_045, 4, 3, 2])])
+        of(&[1, 2, 840, 10_045, 4, 3, 2])
     }
 }
 
@@ -157,50 +144,28 @@ impl Authority {
         ttl: Duration,
         now: Timestamp,
     ) -> Result<String, RequestError> {
-        let (bits, extended) = usages(wanted)?;
+        let (bits, purposes) = usages(wanted)?;
         let fail = |e: &dyn std::fmt::Display| RequestError::Parse(e.to_string());
         let (start, end) = self.validity(ttl, now)?;
-        let at = |s: i64| Timestamp::from_second(s).map(der::time).map_err(|e| fail(&e));
+        let at = |s: i64| Timestamp::from_second(s).map_err(|e| fail(&e));
         let mut serial = rand::random::<[u8; 16]>();
         serial[0] &= 0x7f;
-        let mut extensions = Vec::new();
-        let mut extension = |id: &[u64], critical: bool, value: &[u8]| {
-            let id = der::oid(id);
-            let value = der::tlv(0x04, value);
-            let flag = der::tlv(0x01, &[0xff]);
-            extensions.push(if critical {
-                der::sequence(&[&id, &flag, &value])
-            } else {
-                der::sequence(&[&id, &value])
-            });
-        };
-        if !bits.is_empty() {
-            extension(&[2, 5, 29, 15], true, &der::named_bits(&bits));
-        }
-        if !extended.is_empty() {
-            extension(&[2, 5, 29, 37], false, &der::tlv(0x30, &extended.concat()));
-        }
-        extension(&[2, 5, 29, 19], true, &der::sequence(&[]));
-        if let Some(id) = &self.key_id {
-            extension(&[2, 5, 29, 35], false, &der::sequence(&[&der::tlv(0x80, id)]));
-        }
-        if !request.names.is_empty() {
-            let nameless = request.subject == [0x30, 0];
-            extension(&[2, 5, 29, 17], nameless, &request.names);
-        }
         let algorithm = algorithm(&self.key);
-        let body = der::sequence(&[
-            &der::tlv(0xa0, &der::integer(&[2])),
-            &der::integer(&serial),
-            &algorithm,
-            &self.subject,
-            &der::sequence(&[&at(start)?, &at(end)?]),
-            &request.subject,
-            &request.public_key,
-            &der::tlv(0xa3, &der::tlv(0x30, &extensions.concat())),
-        ]);
+        let contents = Contents {
+            serial: &serial,
+            algorithm,
+            issuer: &self.subject,
+            validity: (at(start)?, at(end)?),
+            subject: &request.subject,
+            public_key: &request.public_key,
+            key_usages: &bits,
+            purposes: &purposes,
+            authority_key_id: self.key_id.as_deref(),
+            names: &request.names,
+        };
+        let body = contents.to_be_signed();
         let signature = self.key.sign(&body).map_err(|e| fail(&e))?;
-        Ok(chain(&[der::sequence(&[&body, &algorithm, &der::bits(&signature)])]))
+        Ok(chain(&[algorithm.certificate(&body, &signature)]))
     }
 }
 
@@ -221,8 +186,15 @@ mod tests {
 
     #[test]
     fn keys_on_p521_are_refused_by_name() {
-        let curve = der::tlv(0xa0, &der::oid(&[1, 3, 132, 0, 35]));
-        let key = der::sequence(&[&der::integer(&[1]), &der::tlv(0x04, &[7; 66]), &curve]);
+        let key = yasna::construct_der(|writer| {
+            writer.write_sequence(|fields| {
+                fields.next().write_u8(1);
+                fields.next().write_bytes(&[7; 66]);
+                fields.next().write_tagged(yasna::Tag::context(0), |curve| {
+                    curve.write_oid(&yasna::models::ObjectIdentifier::from_slice(&[1, 3, 132, 0, 35]));
+                });
+            });
+        });
         let text = base64::engine::general_purpose::STANDARD.encode(key);
         let pem = format!("-----BEGIN EC PRIVATE KEY-----\n{text}\n-----END EC PRIVATE KEY-----\n");
         let refused = key_pair(pem.as_bytes()).expect_err("no library signs with it").to_string();

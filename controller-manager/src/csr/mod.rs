@@ -2,7 +2,7 @@
 //! upstream's `pkg/controller/certificates/{approver`,cleaner,signer}.
 
 pub mod authority;
-pub mod der;
+mod certificate;
 pub mod request;
 
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{AttributeTypeAndValue, FromDer, ParsedExtension, X509Name};
 
-use super::der;
+use super::certificate::Oid;
 
 /// The signers of this controller.
 pub const APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
@@ -187,45 +187,61 @@ fn client_usages(usages: &[String]) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// The key usage bits and the extended key usages, as encoded.
-pub fn usages(list: &[String]) -> Result<(Vec<u8>, Vec<Vec<u8>>), RequestError> {
-    let (mut bits, mut extended) = (Vec::new(), Vec::new());
-    let purpose = |n: u64| der::oid(&[1, 3, 6, 1, 5, 5, 7, 3, n]);
-    for usage in list {
-        match usage.as_str() {
-            "signing" | "digital signature" => bits.push(0),
-            "content commitment" => bits.push(1),
-            "key encipherment" => bits.push(2),
-            "data encipherment" => bits.push(3),
-            "key agreement" => bits.push(4),
-            "cert sign" => bits.push(5),
-            "crl sign" => bits.push(6),
-            "encipher only" => bits.push(7),
-            "decipher only" => bits.push(8),
-            "any" => extended.push(der::oid(&[2, 5, 29, 37, 0])),
-            "server auth" => extended.push(purpose(1)),
-            "client auth" => extended.push(purpose(2)),
-            "code signing" => extended.push(purpose(3)),
-            "email protection" | "s/mime" => extended.push(purpose(4)),
-            "ipsec end system" => extended.push(purpose(5)),
-            "ipsec tunnel" => extended.push(purpose(6)),
-            "ipsec user" => extended.push(purpose(7)),
-            "timestamping" => extended.push(purpose(8)),
-            "ocsp signing" => extended.push(purpose(9)),
-            "microsoft sgc" => extended.push(der::oid(&[1, 3, 6, 1, 4, 1, 311, 10, 3, 3])),
-            "netscape sgc" => extended.push(der::oid(&[2, 16, 840, 1, 113_730, 4, 1])),
-            other => return Err(RequestError::Usage(other.to_owned())),
-        }
+/// Key usages of the API by name, and the bits that stand for them.
+const KEY_USAGES: [(&str, u8); 10] = [
+    ("signing", 0),
+    ("digital signature", 0),
+    ("content commitment", 1),
+    ("key encipherment", 2),
+    ("data encipherment", 3),
+    ("key agreement", 4),
+    ("cert sign", 5),
+    ("crl sign", 6),
+    ("encipher only", 7),
+    ("decipher only", 8),
+];
+
+/// Extended key usages of the API by name, in the order in which certificates have them.
+const EXTENDED_KEY_USAGES: [(&str, Oid); 13] = [
+    ("any", &[2, 5, 29, 37, 0]),
+    ("server auth", &[1, 3, 6, 1, 5, 5, 7, 3, 1]),
+    ("client auth", &[1, 3, 6, 1, 5, 5, 7, 3, 2]),
+    ("code signing", &[1, 3, 6, 1, 5, 5, 7, 3, 3]),
+    ("email protection", &[1, 3, 6, 1, 5, 5, 7, 3, 4]),
+    ("s/mime", &[1, 3, 6, 1, 5, 5, 7, 3, 4]),
+    ("ipsec end system", &[1, 3, 6, 1, 5, 5, 7, 3, 5]),
+    ("ipsec tunnel", &[1, 3, 6, 1, 5, 5, 7, 3, 6]),
+    ("ipsec user", &[1, 3, 6, 1, 5, 5, 7, 3, 7]),
+    ("timestamping", &[1, 3, 6, 1, 5, 5, 7, 3, 8]),
+    ("ocsp signing", &[1, 3, 6, 1, 5, 5, 7, 3, 9]),
+    ("microsoft sgc", &[1, 3, 6, 1, 4, 1, 311, 10, 3, 3]),
+    ("netscape sgc", &[2, 16, 840, 1, 113_730, 4, 1]),
+];
+
+/// Returns the key usage bits and the extended key usages of a list, each once. Answers for upstream's
+/// `keyUsagesFromStrings`.
+pub(super) fn usages(list: &[String]) -> Result<(Vec<u8>, Vec<Oid>), RequestError> {
+    let known = |usage: &str| {
+        KEY_USAGES.iter().any(|(name, _)| *name == usage) || EXTENDED_KEY_USAGES.iter().any(|(name, _)| *name == usage)
+    };
+    if let Some(other) = list.iter().find(|usage| !known(usage)) {
+        return Err(RequestError::Usage(other.clone()));
     }
-    bits.sort_unstable();
+    let listed = |name: &str| list.iter().any(|usage| usage == name);
+    let mut bits: Vec<u8> = KEY_USAGES.iter().filter(|(name, _)| listed(name)).map(|(_, bit)| *bit).collect();
     bits.dedup();
-    extended.sort();
-    extended.dedup();
-    Ok((bits, extended))
+    let extended = EXTENDED_KEY_USAGES.iter().filter(|(name, _)| listed(name));
+    let mut purposes: Vec<Oid> = extended.map(|(_, purpose)| *purpose).collect();
+    purposes.dedup();
+    Ok((bits, purposes))
 }
 
 #[cfg(test)]
 mod tests {
+    use yasna::Tag;
+    use yasna::models::ObjectIdentifier;
+    use yasna::tags::{TAG_INTEGER, TAG_PRINTABLESTRING, TAG_UTF8STRING};
+
     use super::*;
 
     fn request(change: impl FnOnce(&mut Request)) -> Request {
@@ -245,10 +261,8 @@ mod tests {
 
     #[test]
     fn the_last_common_name_counts() {
-        let attribute = |n: u64, tag: u8, value: &[u8]| {
-            der::tlv(0x31, &der::sequence(&[&der::oid(&[2, 5, 4, n]), &der::tlv(tag, value)]))
-        };
-        let (utf8, printable, integer) = (0x0c, 0x13, 0x02);
+        let attribute = |n: u64, tag: Tag, value: &'static [u8]| (n, tag, value);
+        let (utf8, printable, integer) = (TAG_UTF8STRING, TAG_PRINTABLESTRING, TAG_INTEGER);
         let parts = [
             attribute(3, utf8, b"system:node:a"),
             attribute(10, printable, b"system:nodes"),
@@ -257,7 +271,18 @@ mod tests {
             attribute(3, integer, &[7]),
             attribute(10, utf8, b"others"),
         ];
-        let subject = der::tlv(0x30, &parts.concat());
+        let subject = yasna::construct_der(|writer| {
+            writer.write_sequence(|sets| {
+                for (n, tag, value) in parts {
+                    sets.next().write_set(|set| {
+                        set.next().write_sequence(|fields| {
+                            fields.next().write_oid(&ObjectIdentifier::from_slice(&[2, 5, 4, n]));
+                            fields.next().write_tagged_implicit(tag, |writer| writer.write_bytes(value));
+                        });
+                    });
+                }
+            });
+        });
         let (_, subject) = X509Name::from_der(&subject).expect("a name");
         assert_eq!(names(&subject), ("system:node:b".to_owned(), vec!["system:nodes".to_owned(), "others".to_owned()]));
     }

@@ -18,7 +18,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
 use super::{Authenticator, AuthnError, Credentials, Identity, UserInfo};
-use crate::cert::{Authorities, Usage};
+use crate::cert::{Authorities, KeyUsage};
 use crate::metrics;
 
 const CACHE_LIMIT: usize = 1024;
@@ -98,7 +98,7 @@ impl Verifier {
             return Ok(seen.user.clone());
         }
         self.authorities
-            .judge(leaf, now, Usage::Client)
+            .judge(leaf, now, KeyUsage::Client)
             .unwrap_or_else(|| {
                 let unknown = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
                 self.trust.as_ref().ok_or(unknown)?.verify_client_cert(leaf, rest, now)?;

@@ -16,7 +16,7 @@ use super::{CertError, certificates, provider, signature};
 
 /// Purpose of a certificate.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Usage {
+pub(crate) enum KeyUsage {
     /// To be a server.
     Server,
     /// To be a client.
@@ -70,7 +70,7 @@ impl Authorities {
         &self,
         certificate: &CertificateDer<'_>,
         now: UnixTime,
-        usage: Usage,
+        usage: KeyUsage,
     ) -> Option<Result<(), Error>> {
         let (_, leaf) = X509Certificate::from_der(certificate).ok()?;
         let odd = leaf.version() != X509Version::V3 || leaf.is_ca();
@@ -115,12 +115,12 @@ impl Authorities {
     }
 }
 
-fn may_be_used(leaf: &X509Certificate<'_>, now: UnixTime, usage: Usage) -> Result<(), Error> {
+fn may_be_used(leaf: &X509Certificate<'_>, now: UnixTime, usage: KeyUsage) -> Result<(), Error> {
     in_time(leaf, now)?;
     let stated = leaf.extended_key_usage().map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
     let fits = stated.is_none_or(|stated| {
         let stated = stated.value;
-        stated.any || if usage == Usage::Server { stated.server_auth } else { stated.client_auth }
+        stated.any || if usage == KeyUsage::Server { stated.server_auth } else { stated.client_auth }
     });
     if fits { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::InvalidPurpose)) }
 }
@@ -170,7 +170,7 @@ impl ServerCertVerifier for Authorities {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let parsed = ParsedCertificate::try_from(certificate)?;
-        self.judge(certificate, now, Usage::Server).unwrap_or_else(|| {
+        self.judge(certificate, now, KeyUsage::Server).unwrap_or_else(|| {
             let all = self.algorithms.all;
             verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, all)?;
             let chain: Vec<_> = [certificate].into_iter().chain(intermediates).cloned().collect();
@@ -314,10 +314,10 @@ mod tests {
         let client = |p: &mut CertificateParams| p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let past = |p: &mut CertificateParams| p.not_after = rcgen::date_time_ymd(2020, 1, 1);
         let future = |p: &mut CertificateParams| p.not_before = rcgen::date_time_ymd(3000, 1, 1);
-        assert_eq!(refused(|_| (), Usage::Server), None);
-        assert_eq!(refused(client, Usage::Client), None);
-        assert_eq!(refused(client, Usage::Server), Some(CertificateError::InvalidPurpose));
-        assert_eq!(refused(past, Usage::Server), Some(CertificateError::Expired));
-        assert_eq!(refused(future, Usage::Server), Some(CertificateError::NotValidYet));
+        assert_eq!(refused(|_| (), KeyUsage::Server), None);
+        assert_eq!(refused(client, KeyUsage::Client), None);
+        assert_eq!(refused(client, KeyUsage::Server), Some(CertificateError::InvalidPurpose));
+        assert_eq!(refused(past, KeyUsage::Server), Some(CertificateError::Expired));
+        assert_eq!(refused(future, KeyUsage::Server), Some(CertificateError::NotValidYet));
     }
 }

@@ -3,6 +3,7 @@
 
 mod authorities;
 mod options;
+mod private_key;
 mod reload;
 mod signature;
 mod sni;
@@ -26,8 +27,10 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
 pub use authorities::Authorities;
-pub(crate) use authorities::Usage;
+pub(crate) use authorities::KeyUsage;
 pub use options::{OptionError, TlsOptions};
+pub use pkcs8::ObjectIdentifier;
+pub use private_key::{curve, to_pkcs8};
 pub use reload::ReloadingKey;
 pub use sni::SniKeys;
 pub use trust::ReloadingRoots;
