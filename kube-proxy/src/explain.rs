@@ -16,7 +16,7 @@ use shared::tool::{self, cluster_args, connect, output_arg};
 
 use crate::cluster::Cluster;
 use crate::plan::{
-    Delta, Desired, Endpoint, EndpointUse, Family, Judged, NodeFacts, Policy, PortName, ServicePort, judge,
+    Delta, Desired, Endpoint, EndpointUse, Family, Judged, NodeFacts, PortName, ServicePort, TrafficPolicy, judge,
 };
 
 const NAME: &str = "explain";
@@ -98,7 +98,7 @@ struct Route {
     kind: &'static str,
     address: String,
     clients: &'static str,
-    policy: Policy,
+    policy: TrafficPolicy,
     outcome: ConnectionEnd,
 }
 
@@ -114,7 +114,7 @@ enum ConnectionEnd {
 }
 
 impl ConnectionEnd {
-    fn of(port: &ServicePort, policy: Policy) -> Self {
+    fn of(port: &ServicePort, policy: TrafficPolicy) -> Self {
         match port.endpoints(policy) {
             _ if !port.has_endpoints => Self::Refused,
             [] => Self::Dropped,
@@ -173,11 +173,11 @@ fn routes(port: &ServicePort) -> Vec<Route> {
     let balancer = port.load_balancer_ips.iter().map(|address| ("load balancer", at(*address, port.port)));
     for (kind, address) in node_port.into_iter().chain(external).chain(balancer) {
         match port.external {
-            Policy::Cluster => routes.push(route(kind, address, ANYBODY, Policy::Cluster)),
+            TrafficPolicy::Cluster => routes.push(route(kind, address, ANYBODY, TrafficPolicy::Cluster)),
             // The policy is for what comes from outside.
-            Policy::Local => {
-                routes.push(route(kind, address.clone(), OUTSIDE, Policy::Local));
-                routes.push(route(kind, address, PODS, Policy::Cluster));
+            TrafficPolicy::Local => {
+                routes.push(route(kind, address.clone(), OUTSIDE, TrafficPolicy::Local));
+                routes.push(route(kind, address, PODS, TrafficPolicy::Cluster));
             }
         }
     }
@@ -213,10 +213,10 @@ fn reason(used: &EndpointUse) -> String {
     }
 }
 
-fn policy(policy: Policy) -> &'static str {
+fn policy(policy: TrafficPolicy) -> &'static str {
     match policy {
-        Policy::Cluster => "Cluster",
-        Policy::Local => "Local",
+        TrafficPolicy::Cluster => "Cluster",
+        TrafficPolicy::Local => "Local",
     }
 }
 

@@ -22,7 +22,7 @@ use crate::backend::NodePorts;
 use crate::events::ProxyEvents;
 use crate::http::{ProxyResponse, bind, by_path, serve};
 use crate::metrics;
-use crate::plan::{Desired, Family, Policy};
+use crate::plan::{Desired, Family, TrafficPolicy};
 
 /// Service health-check port: which service, and how many endpoints of it are here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,7 +236,9 @@ fn checks<'a>(desired: impl Iterator<Item = &'a Desired>) -> BTreeMap<u16, Servi
     for desired in desired {
         let mut of_family: BTreeMap<u16, (ServiceCheck, BTreeSet<IpAddr>)> = BTreeMap::new();
         for (name, port) in &desired.ports {
-            let Some(number) = port.health_check_node_port.filter(|_| port.external == Policy::Local) else { continue };
+            let Some(number) = port.health_check_node_port.filter(|_| port.external == TrafficPolicy::Local) else {
+                continue;
+            };
             let check = ServiceCheck { namespace: name.namespace.clone(), name: name.service.clone(), local: 0 };
             // Several ports of one service lead to the same pods.
             of_family.entry(number).or_insert((check, BTreeSet::new())).1.extend(&port.ready_local);
@@ -290,7 +292,7 @@ mod tests {
     fn a_pod_of_two_families_is_one_local_endpoint() {
         let desired = |cluster_ip: &str, local: &[&str]| {
             let mut port = ServicePort::plain(cluster_ip, 80, Vec::new());
-            (port.external, port.health_check_node_port) = (Policy::Local, Some(32000));
+            (port.external, port.health_check_node_port) = (TrafficPolicy::Local, Some(32000));
             port.ready_local = local.iter().map(|t| t.parse().expect("an address")).collect();
             let name = |port: &str| PortName {
                 namespace: "shop".into(),

@@ -13,7 +13,7 @@ use crate::framework::plugin::Rescue;
 use crate::framework::{ClusterEvent, Context, Cursor, CycleState, Failure, Profile};
 use crate::model::demand::Interner;
 use crate::model::{Cache, NodeBase, PodInfo, Snapshot};
-use crate::queue::{Profiles, Queue, QueuedPod, Timing};
+use crate::queue::{Profiles, QueuedPod, SchedulingQueue, Timing};
 
 /// See the module.
 pub struct Simulation {
@@ -23,7 +23,7 @@ pub struct Simulation {
     pub interner: Interner,
     profiles: Arc<Profiles>,
     cache: Cache,
-    queue: Queue,
+    queue: SchedulingQueue,
     snapshot: Snapshot,
     cursor: Cursor,
     rng: StdRng,
@@ -54,7 +54,7 @@ impl Simulation {
             listers: Fixed::default(),
             interner: Interner::default(),
             cache: Cache::default(),
-            queue: Queue::new(Arc::clone(&profiles), Timing::default()),
+            queue: SchedulingQueue::new(Arc::clone(&profiles), Timing::default()),
             profiles,
             snapshot: Snapshot::default(),
             cursor: Cursor::default(),

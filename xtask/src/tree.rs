@@ -27,26 +27,28 @@ impl Source {
         let tests = self
             .path
             .split('/')
-            .any(|part| matches!(part, "tests" | "examples" | "benches" | "testing" | "sim" | "testkit"));
+            .any(|part| matches!(part, "tests" | "examples" | "benches" | "testing" | "sim" | "testkit" | "fuzz"));
         !tests && !matches!(name, "build.rs" | "tests.rs" | "testing.rs") && !name.ends_with("_tests.rs")
     }
 
-    /// Returns the lines before the first inline test module.
-    pub fn production_lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        let end = self.text.find("#[cfg(test)]\nmod ").unwrap_or(self.text.len());
-        self.text[..end].lines().enumerate().map(|(at, line)| (at + 1, line))
-    }
-
-    /// Returns the code before the first inline test module, without comments. A test module in a file of its own ends
-    /// nothing.
-    pub fn production_code(&self) -> String {
+    /// Returns the text before the first inline test module. A test module in a file of its own ends nothing.
+    fn production_text(&self) -> &str {
         let mut tests = self.text.match_indices("#[cfg(test)]\n").map(|(at, attribute)| (at, at + attribute.len()));
         let inline = tests.find(|(_, next)| {
             let line = self.text[*next..].lines().next().unwrap_or_default();
             line.contains("mod ") && line.contains('{')
         });
-        let end = inline.map_or(self.text.len(), |(at, _)| at);
-        let lines = self.text[..end].lines().filter(|line| !line.trim_start().starts_with("//"));
+        &self.text[..inline.map_or(self.text.len(), |(at, _)| at)]
+    }
+
+    /// Returns the production lines with their numbers, from 1.
+    pub fn production_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.production_text().lines().enumerate().map(|(at, line)| (at + 1, line))
+    }
+
+    /// Returns the production code without comments.
+    pub fn production_code(&self) -> String {
+        let lines = self.production_text().lines().filter(|line| !line.trim_start().starts_with("//"));
         lines.map(|line| line.to_owned() + "\n").collect()
     }
 }

@@ -13,12 +13,12 @@ const LONGEST: Duration = Duration::from_mins(10);
 
 /// The failures of one job since its last success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record {
+pub struct BackoffRecord {
     failures: u32,
     last: Option<Timestamp>,
 }
 
-impl Record {
+impl BackoffRecord {
     /// Take newly finished pods into account.
     #[must_use]
     pub fn with<'a>(mut self, finished: impl IntoIterator<Item = &'a Pod>) -> Self {
@@ -87,14 +87,14 @@ mod tests {
             .expect("pod")
         };
         let t = |s: &str| -> Timestamp { format!("2026-01-01T00:{s}Z").parse().expect("time") };
-        let one = Record::default().with([&pod("Failed", "2026-01-01T00:00:00Z")]);
+        let one = BackoffRecord::default().with([&pod("Failed", "2026-01-01T00:00:00Z")]);
         assert_eq!(one.remaining(t("00:04")), Duration::from_secs(6));
         assert_eq!(one.remaining(t("00:10")), Duration::ZERO);
         let two = one.with([&pod("Failed", "2026-01-01T00:00:30Z")]);
         assert_eq!(two.remaining(t("00:30")), Duration::from_secs(20));
         let many = (0..20).fold(two, |r, _| r.with([&pod("Failed", "2026-01-01T00:01:00Z")]));
         assert_eq!(many.remaining(t("01:00")), LONGEST);
-        assert_eq!(many.with([&pod("Succeeded", "2026-01-01T00:02:00Z")]), Record::default());
+        assert_eq!(many.with([&pod("Succeeded", "2026-01-01T00:02:00Z")]), BackoffRecord::default());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::backoff::Record;
+use self::backoff::BackoffRecord;
 use self::plan::Snapshot;
 use crate::engine::action::Action;
 use crate::engine::clock;
@@ -42,7 +42,7 @@ struct Jobs {
     pods: Store<Pod>,
     expectations: Arc<Expectations>,
     /// Failures of each job, with the uid of the job that had that name.
-    failures: Mutex<HashMap<Key, (String, Record)>>,
+    failures: Mutex<HashMap<Key, (String, BackoffRecord)>>,
     /// Pods that were let go although the cache still shows their finalizer.
     released: Mutex<HashMap<Key, HashSet<String>>>,
 }
@@ -187,7 +187,7 @@ impl Jobs {
         key: &Key,
         job: &Job,
         decision: plan::JobDecision,
-        (uid, record): (String, Record),
+        (uid, record): (String, BackoffRecord),
     ) -> Synced {
         let (letting_go, rest): (Vec<Action>, Vec<Action>) =
             decision.actions.into_iter().partition(|a| matches!(a, Action::Patch { .. }));

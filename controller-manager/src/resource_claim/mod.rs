@@ -40,7 +40,7 @@ const BY_POD: &str = "pod";
 
 /// Pods and claims go through one queue, as upstream's metrics have it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Item {
+enum SyncItem {
     Pod(Key),
     Claim(Key),
 }
@@ -51,7 +51,7 @@ struct Claims {
     claims: Store<ResourceClaim>,
     templates: Store<ResourceClaimTemplate>,
     made: Mutex<Made>,
-    queue: Queue<Item>,
+    queue: Queue<SyncItem>,
     admin_access: bool,
     prioritized_list: bool,
 }
@@ -72,7 +72,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         claims.add_index(BY_POD, |claim: &ResourceClaim| {
             object::controller_of(&claim.metadata).map(|r| r.uid.clone()).into_iter().collect()
         });
-        let queue: Queue<Item> = Queue::new("resource_claim");
+        let queue: Queue<SyncItem> = Queue::new("resource_claim");
         let this = Arc::new(Claims {
             executor: cx.executor("resource-claim-controller", COMPONENT),
             pods: pods.store(),
@@ -97,9 +97,9 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             let key = Key::of(&event.object().metadata);
             // A pod that was bound already waits for the allocation to reserve it.
             for pod in all.by_index(BY_CLAIM, &key.to_string()) {
-                wake.add(Item::Pod(Key::of(&pod.metadata)));
+                wake.add(SyncItem::Pod(Key::of(&pod.metadata)));
             }
-            wake.add(Item::Claim(key));
+            wake.add(SyncItem::Claim(key));
         });
         let (wake, all) = (queue.clone(), pods.store());
         templates.add_handler(move |event: &Event<ResourceClaimTemplate>| {
@@ -107,14 +107,14 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             let name = object::name(&template.metadata);
             for pod in all.list_namespace(object::namespace(&template.metadata)) {
                 if entries(&pod).any(|e| e.resource_claim_template_name.as_deref() == Some(name)) {
-                    wake.add(Item::Pod(Key::of(&pod.metadata)));
+                    wake.add(SyncItem::Pod(Key::of(&pod.metadata)));
                 }
             }
         });
         worker::run(cx, "resource-claim", WORKERS, &queue, &this, |s, item| async move {
             match item {
-                Item::Pod(key) => s.sync_pod(&key).await,
-                Item::Claim(key) => s.sync_claim(&key).await,
+                SyncItem::Pod(key) => s.sync_pod(&key).await,
+                SyncItem::Claim(key) => s.sync_claim(&key).await,
             }
         });
         Ok(Started::Yes)
@@ -168,15 +168,15 @@ impl Claims {
         if deleted || !plan::needs_claims(pod) {
             for entry in entries(pod) {
                 if let Named::Claim { name, .. } = plan::named(pod, entry) {
-                    self.queue.add(Item::Claim(Key::new(namespace, name)));
+                    self.queue.add(SyncItem::Claim(Key::new(namespace, name)));
                 }
             }
             if let Some(name) = plan::extended(pod) {
-                self.queue.add(Item::Claim(Key::new(namespace, name)));
+                self.queue.add(SyncItem::Claim(Key::new(namespace, name)));
             }
         }
         if !deleted && entries(pod).next().is_some() {
-            self.queue.add(Item::Pod(Key::of(&pod.metadata)));
+            self.queue.add(SyncItem::Pod(Key::of(&pod.metadata)));
         }
     }
 

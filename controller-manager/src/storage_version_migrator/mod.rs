@@ -16,7 +16,7 @@ use shared::informer::{Event, Store};
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
-use self::plan::Phase;
+use self::plan::MigrationPhase;
 use crate::engine::action::{Action, body, join, object_path};
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -85,7 +85,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
 impl Migrator {
     async fn sync(&self, key: &Key) -> Synced {
         let Some(migration) = self.migrations.get("", &key.name) else { return Ok(None) };
-        if Phase::Succeeded.is(&migration) || Phase::Failed.is(&migration) {
+        if MigrationPhase::Succeeded.is(&migration) || MigrationPhase::Failed.is(&migration) {
             return Ok(None);
         }
         let Some(resource) = migration.spec.as_ref().map(|s| s.resource.clone()) else { return Ok(None) };
@@ -106,7 +106,7 @@ impl Migrator {
         }
         let running = self.run(&migration).await?;
         match self.migrate(served, &version).await {
-            Ok(()) => self.enter(&running, Phase::Succeeded, "").await,
+            Ok(()) => self.enter(&running, MigrationPhase::Succeeded, "").await,
             Err(Stop::ForGood(e)) => self.fail(&running, e).await,
             Err(Stop::ForNow(e)) => Err(e),
         }
@@ -117,7 +117,7 @@ impl Migrator {
         let _under_way = self.versions.begin();
         let Some(served) = served else {
             let message = "resource does not exist in cluster or cannot be migrated";
-            return self.enter(migration, Phase::Failed, message).await;
+            return self.enter(migration, MigrationPhase::Failed, message).await;
         };
         let path = format!("{}?limit=1", served.path(Some(NOWHERE)));
         let list: Value = self.executor.rest.get_as(&path, BRIEF_LIST).await?;
@@ -140,10 +140,10 @@ impl Migrator {
 
     /// Say that it is under way; the migration as the server has it then.
     async fn run(&self, migration: &StorageVersionMigration) -> Result<StorageVersionMigration, RestError> {
-        if Phase::Running.is(migration) {
+        if MigrationPhase::Running.is(migration) {
             return Ok(migration.clone());
         }
-        let copy = plan::in_phase(migration, Phase::Running, "", clock::now());
+        let copy = plan::in_phase(migration, MigrationPhase::Running, "", clock::now());
         let path = format!("{}/status", object_path::<StorageVersionMigration>(&copy.metadata));
         let stored = self.executor.rest.put_whole(&path, &body(&copy)).await?;
         serde_json::from_value(stored).map_err(RestError::other)
@@ -178,10 +178,10 @@ impl Migrator {
     }
 
     async fn fail(&self, migration: &StorageVersionMigration, error: impl std::fmt::Display) -> Synced {
-        self.enter(migration, Phase::Failed, &format!("migration encountered unhandled error: {error}")).await
+        self.enter(migration, MigrationPhase::Failed, &format!("migration encountered unhandled error: {error}")).await
     }
 
-    async fn enter(&self, migration: &StorageVersionMigration, phase: Phase, message: &str) -> Synced {
+    async fn enter(&self, migration: &StorageVersionMigration, phase: MigrationPhase, message: &str) -> Synced {
         let copy = plan::in_phase(migration, phase, message, clock::now());
         self.executor.one(Action::update_status(&copy)).await.map(|()| None)
     }

@@ -12,7 +12,7 @@ use crate::engine::rest::RestError;
 
 /// Phases of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum MigrationPhase {
     /// Objects are written.
     Running,
     /// All were.
@@ -21,7 +21,7 @@ pub enum Phase {
     Failed,
 }
 
-impl Phase {
+impl MigrationPhase {
     const ALL: [Self; 3] = [Self::Running, Self::Succeeded, Self::Failed];
 
     fn kind(self) -> &'static str {
@@ -52,13 +52,13 @@ impl Phase {
 #[must_use]
 pub fn in_phase(
     migration: &StorageVersionMigration,
-    phase: Phase,
+    phase: MigrationPhase,
     message: &str,
     now: Timestamp,
 ) -> StorageVersionMigration {
     let mut copy = migration.clone();
     let conditions = copy.status.get_or_insert_default().conditions.get_or_insert_default();
-    for other in Phase::ALL {
+    for other in MigrationPhase::ALL {
         let value = if other == phase { "True" } else { "False" };
         match conditions.iter_mut().find(|c| c.type_ == other.kind()) {
             // Upstream leaves the time of the change as it is.
@@ -108,10 +108,10 @@ mod tests {
             json!({"metadata": {"name": "m"}, "spec": {"resource": {"group": "", "resource": "secrets"}}}),
         )
         .expect("migration");
-        let running = in_phase(&made, Phase::Running, "", now);
+        let running = in_phase(&made, MigrationPhase::Running, "", now);
         let later = "2026-01-01T00:01:00Z".parse().expect("time");
-        assert!(Phase::Running.is(&running) && !Phase::Succeeded.is(&running));
-        let done = in_phase(&running, Phase::Succeeded, "", later);
+        assert!(MigrationPhase::Running.is(&running) && !MigrationPhase::Succeeded.is(&running));
+        let done = in_phase(&running, MigrationPhase::Succeeded, "", later);
         let shown = serde_json::to_value(done.status).expect("json");
         let list: Vec<String> = shown["conditions"]
             .as_array()

@@ -2,7 +2,7 @@
 
 use super::{accounting, names};
 use crate::backend::{NodePorts, Options};
-use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
+use crate::plan::{Endpoint, Family, PortName, ServicePort, TrafficPolicy};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -169,17 +169,17 @@ impl Renderer<'_> {
         format!("-p {protocol} -m {protocol} --dport {number}")
     }
 
-    fn chain(&self, policy: Policy) -> String {
-        names::service(if policy == Policy::Cluster { "SVC" } else { "SVL" }, self.name)
+    fn chain(&self, policy: TrafficPolicy) -> String {
+        names::service(if policy == TrafficPolicy::Cluster { "SVC" } else { "SVL" }, self.name)
     }
 
     fn cluster_ip(&mut self) {
         let internal = self.port.internal;
-        if self.port.uses(Policy::Cluster) && !self.port.cluster_endpoints.is_empty() {
-            self.service_chain(Policy::Cluster);
+        if self.port.uses(TrafficPolicy::Cluster) && !self.port.cluster_endpoints.is_empty() {
+            self.service_chain(TrafficPolicy::Cluster);
         }
-        if self.port.uses(Policy::Local) && !self.port.local_endpoints.is_empty() {
-            self.service_chain(Policy::Local);
+        if self.port.uses(TrafficPolicy::Local) && !self.port.local_endpoints.is_empty() {
+            self.service_chain(TrafficPolicy::Local);
         }
         if self.port.endpoints(internal).is_empty() {
             return;
@@ -194,7 +194,7 @@ impl Renderer<'_> {
     }
 
     /// Spreads connections over the endpoints of a policy.
-    fn service_chain(&mut self, policy: Policy) {
+    fn service_chain(&mut self, policy: TrafficPolicy) {
         let chain = self.chain(policy);
         let mut lines = Vec::new();
         if policy == self.port.internal {
@@ -282,10 +282,10 @@ impl Renderer<'_> {
     }
 
     fn external_chain(&mut self) {
-        let (name, cluster) = (self.name, self.chain(Policy::Cluster));
+        let (name, cluster) = (self.name, self.chain(TrafficPolicy::Cluster));
         let comment = |text: String| format!("-m comment --comment \"{text}\"");
         let mut lines = Vec::new();
-        if self.port.external == Policy::Cluster {
+        if self.port.external == TrafficPolicy::Cluster {
             let why = comment(format!("masquerade traffic for {name} external destinations"));
             lines.push(format!("{why} -j KUBE-MARK-MASQ"));
         } else if !self.port.cluster_endpoints.is_empty() {
@@ -351,12 +351,12 @@ impl Renderer<'_> {
         self.part.shared[FILTER_EXTERNAL].extend(lines);
     }
 
-    fn refusal(&self, policy: Policy) -> Option<(String, &'static str)> {
+    fn refusal(&self, policy: TrafficPolicy) -> Option<(String, &'static str)> {
         if !self.port.has_endpoints {
             let why = format!("-m comment --comment \"{} has no endpoints\"", self.name);
             return Some((why, "-j REJECT"));
         }
-        if policy == Policy::Local && self.port.local_endpoints.is_empty() {
+        if policy == TrafficPolicy::Local && self.port.local_endpoints.is_empty() {
             // Another node has one: a client that tries again may reach it, so it is not told "refused".
             return Some((format!("-m comment --comment \"{} has no local endpoints\"", self.name), "-j DROP"));
         }

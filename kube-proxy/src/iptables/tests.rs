@@ -1,7 +1,7 @@
 use super::render::{Rules, render};
 use super::*;
 use crate::detect::LocalDetector;
-use crate::plan::{Endpoint, Family, Policy, Protocol, ServicePort};
+use crate::plan::{Endpoint, Family, Protocol, ServicePort, TrafficPolicy};
 
 fn options() -> Options {
     Options {
@@ -92,7 +92,7 @@ fn a_service_without_endpoints_refuses() {
 
 #[test]
 fn local_policy_without_local_endpoints_drops() {
-    let rules = rules(ServicePort { external: Policy::Local, node_port: Some(32700), ..port() });
+    let rules = rules(ServicePort { external: TrafficPolicy::Local, node_port: Some(32700), ..port() });
     assert!(rules.filter["KUBE-EXTERNAL-SERVICES"][0].ends_with("-j DROP"));
     let external = rules.nat.iter().find(|(chain, _)| chain.starts_with("KUBE-EXT-")).expect("a chain").1;
     assert!(external.iter().all(|rule| !rule.contains("KUBE-SVL-")), "there is no chain to jump to: {external:?}");
@@ -103,7 +103,7 @@ fn local_policy_without_local_endpoints_drops() {
 fn an_endpoint_of_both_policies_has_one_chain() {
     let local = vec![Endpoint { local: true, ..endpoint("192.0.2.10") }];
     let port = ServicePort {
-        external: Policy::Local,
+        external: TrafficPolicy::Local,
         node_port: Some(32700),
         cluster_endpoints: local.clone(),
         local_endpoints: local,

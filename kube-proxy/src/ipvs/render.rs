@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::sets::Set;
-use crate::plan::{Endpoint, Policy, PortName, Protocol, ServicePort};
+use crate::plan::{Endpoint, PortName, Protocol, ServicePort, TrafficPolicy};
 
 /// Address, port and protocol that clients send to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +72,7 @@ impl Renderer<'_> {
         format!("{address},{}:{port}", self.protocol.as_str())
     }
 
-    fn serve(&mut self, address: IpAddr, port: u16, policy: Policy, is_bound: bool) {
+    fn serve(&mut self, address: IpAddr, port: u16, policy: TrafficPolicy, is_bound: bool) {
         let key = VirtualServer { address, port, protocol: self.protocol };
         let reals = self.endpoints(policy).iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port));
         let server = VirtualServerOptions { affinity: self.port.affinity, is_bound, reals: reals.collect() };
@@ -84,7 +84,7 @@ impl Renderer<'_> {
 
     /// Endpoints of a policy. Without one on this node the others are used: pods of this node may reach them, and answers to
     /// others get lost.
-    fn endpoints(&self, policy: Policy) -> &[Endpoint] {
+    fn endpoints(&self, policy: TrafficPolicy) -> &[Endpoint] {
         match self.port.endpoints(policy) {
             [] => &self.port.cluster_endpoints,
             endpoints => endpoints,
@@ -98,7 +98,7 @@ impl Renderer<'_> {
     }
 
     fn external_ips(&mut self) {
-        let set = if self.port.external == Policy::Local { Set::ExternalIpLocal } else { Set::ExternalIp };
+        let set = if self.port.external == TrafficPolicy::Local { Set::ExternalIpLocal } else { Set::ExternalIp };
         for address in &self.port.external_ips {
             self.member(set, self.at(*address, self.port.port));
             self.serve(*address, self.port.port, self.port.external, true);
@@ -109,7 +109,7 @@ impl Renderer<'_> {
         for address in &self.port.load_balancer_ips {
             let at = self.at(*address, self.port.port);
             self.member(Set::LoadBalancer, at.clone());
-            if self.port.external == Policy::Local {
+            if self.port.external == TrafficPolicy::Local {
                 self.member(Set::LoadBalancerLocal, at.clone());
             }
             self.source_ranges(*address, &at);
@@ -133,7 +133,7 @@ impl Renderer<'_> {
 
     fn node_port(&mut self) {
         let Some(number) = self.port.node_port else { return };
-        let is_local = self.port.external == Policy::Local;
+        let is_local = self.port.external == TrafficPolicy::Local;
         let (set, local) = match self.protocol {
             Protocol::Tcp => (Set::NodePortTcp, Set::NodePortLocalTcp),
             Protocol::Udp => (Set::NodePortUdp, Set::NodePortLocalUdp),
@@ -219,7 +219,7 @@ mod tests {
     fn local_policy_uses_the_nodes_endpoints_and_any_without_one() {
         let local = ServicePort {
             node_port: Some(30080),
-            external: Policy::Local,
+            external: TrafficPolicy::Local,
             local_endpoints: vec![endpoint("10.244.0.2", true)],
             ..port()
         };

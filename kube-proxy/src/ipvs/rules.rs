@@ -148,7 +148,8 @@ const CHAINS: [(&str, &str); 11] = [
 
 /// The rules for sets of which these have members.
 pub(super) fn chains(filled: &BTreeSet<Set>, options: &Options) -> Chains {
-    let mut rules = Rules { filled, options, chains: CHAINS.into_iter().map(|chain| (chain, Vec::new())).collect() };
+    let mut rules =
+        ChainRules { filled, options, chains: CHAINS.into_iter().map(|chain| (chain, Vec::new())).collect() };
     rules.of_sets();
     rules.masquerade();
     rules.services();
@@ -156,13 +157,13 @@ pub(super) fn chains(filled: &BTreeSet<Set>, options: &Options) -> Chains {
     rules.chains
 }
 
-struct Rules<'a> {
+struct ChainRules<'a> {
     filled: &'a BTreeSet<Set>,
     options: &'a Options,
     chains: Chains,
 }
 
-impl Rules<'_> {
+impl ChainRules<'_> {
     fn add(&mut self, table: &'static str, chain: &'static str, rule: impl Into<String>) {
         self.chains.entry((table, chain)).or_default().push(rule.into());
     }

@@ -50,7 +50,7 @@ const REST: Duration = Duration::from_secs(1);
 pub struct Nftables {
     options: Options,
     commits: Commits,
-    applied: Option<Applied>,
+    applied: Option<AppliedTable>,
     /// Chains (true) and sets that are empty and to be deleted, by name, and since when.
     stale: BTreeMap<(bool, String), Instant>,
     /// A table that was there could not be taken over: the next sync makes it anew.
@@ -59,7 +59,7 @@ pub struct Nftables {
 
 /// Rules that the kernel has.
 #[derive(Default)]
-struct Applied {
+struct AppliedTable {
     ports: BTreeMap<PortName, RenderedChains>,
     claims: ElementClaims,
 }
@@ -87,7 +87,7 @@ impl Nftables {
     }
 
     /// Writes all rules, some services at a time, and what leads to them last: until then traffic goes by what was there.
-    async fn write_all(&mut self, desired: &Desired) -> Result<Applied, SyncError> {
+    async fn write_all(&mut self, desired: &Desired) -> Result<AppliedTable, SyncError> {
         let family = self.options.family;
         if std::mem::take(&mut self.starts_over) {
             self.commits.commit(Transaction::removal(family)).await?;
@@ -97,7 +97,7 @@ impl Nftables {
             None => blocking(move || Existing::read(family).map_err(refused)).await?,
         };
         let fixed = fixed_chains(&self.options);
-        let mut applied = Applied::default();
+        let mut applied = AppliedTable::default();
         let mut transaction = Transaction::new(family);
         transaction.table();
         // Some are there without rules already, for chains of services to jump to.
@@ -155,10 +155,10 @@ impl Nftables {
     /// Writes the rules of these ports.
     async fn write(
         &mut self,
-        mut applied: Applied,
+        mut applied: AppliedTable,
         desired: &Desired,
         changed: &BTreeSet<PortName>,
-    ) -> Result<Applied, SyncError> {
+    ) -> Result<AppliedTable, SyncError> {
         let mut transaction = Transaction::new(self.options.family);
         let mut gone = BTreeSet::new();
         for name in changed {

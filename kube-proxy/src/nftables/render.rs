@@ -11,7 +11,7 @@ use super::rule::{Addresses, Element, InterfaceName, Is, MapKey, Rule, RuleVerdi
 use super::transaction::{CLUSTER_IPS, NODE_PORT_IPS};
 use crate::backend::{NodePorts, Options};
 use crate::detect::LocalDetector;
-use crate::plan::{Endpoint, Family, Policy, PortName, ServicePort};
+use crate::plan::{Endpoint, Family, PortName, ServicePort, TrafficPolicy};
 
 /// Rules of one service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,7 +152,7 @@ struct Renderer<'a> {
 impl Renderer<'_> {
     fn render(&mut self) {
         if self.port.has_endpoints {
-            for policy in [Policy::Cluster, Policy::Local] {
+            for policy in [TrafficPolicy::Cluster, TrafficPolicy::Local] {
                 if self.port.uses(policy) && !self.port.endpoints(policy).is_empty() {
                     self.service_chain(policy);
                 }
@@ -178,11 +178,11 @@ impl Renderer<'_> {
         Element { address: None, protocol: self.name.protocol, port }
     }
 
-    fn chain(&self, policy: Policy) -> String {
-        chain(if policy == Policy::Cluster { "service" } else { "local" }, self.name, "")
+    fn chain(&self, policy: TrafficPolicy) -> String {
+        chain(if policy == TrafficPolicy::Cluster { "service" } else { "local" }, self.name, "")
     }
 
-    fn service_chain(&mut self, policy: Policy) {
+    fn service_chain(&mut self, policy: TrafficPolicy) {
         let endpoints = self.port.endpoints(policy).to_vec();
         let chains: Vec<String> = endpoints.iter().map(|endpoint| self.endpoint_chain(endpoint)).collect();
         let mut rules: Vec<Rule> = Vec::new();
@@ -255,9 +255,9 @@ impl Renderer<'_> {
     }
 
     fn external_chain(&mut self) -> String {
-        let cluster = self.chain(Policy::Cluster);
+        let cluster = self.chain(TrafficPolicy::Cluster);
         let mut rules: Vec<Rule> = Vec::new();
-        if self.port.external == Policy::Cluster {
+        if self.port.external == TrafficPolicy::Cluster {
             rules.push(vec![masquerade()].into());
         } else if !self.port.cluster_endpoints.is_empty() {
             // The policy is for what comes from outside; pods and the node itself reach all endpoints.
@@ -289,11 +289,11 @@ impl Renderer<'_> {
         }
     }
 
-    fn refusal(&self, policy: Policy) -> Option<RuleVerdict> {
+    fn refusal(&self, policy: TrafficPolicy) -> Option<RuleVerdict> {
         if !self.port.has_endpoints {
             return Some(RuleVerdict::Goto("reject-chain".into()));
         }
-        (policy == Policy::Local && self.port.local_endpoints.is_empty()).then_some(RuleVerdict::Drop)
+        (policy == TrafficPolicy::Local && self.port.local_endpoints.is_empty()).then_some(RuleVerdict::Drop)
     }
 }
 

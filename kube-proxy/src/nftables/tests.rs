@@ -1,7 +1,7 @@
 use super::*;
 use crate::backend::NodePorts;
 use crate::detect::LocalDetector;
-use crate::plan::{Endpoint, Family, Policy, Protocol, ServicePort};
+use crate::plan::{Endpoint, Family, Protocol, ServicePort, TrafficPolicy};
 use rule::Rule;
 
 fn options() -> Options {
@@ -132,7 +132,7 @@ fn everything(family: Family) -> Transaction {
     let mut elements = Transaction::new(family);
     for (number, (options, external)) in [&options, &others[0], &others[1], &others[2]]
         .into_iter()
-        .zip([Policy::Local, Policy::Cluster, Policy::Local, Policy::Cluster])
+        .zip([TrafficPolicy::Local, TrafficPolicy::Cluster, TrafficPolicy::Local, TrafficPolicy::Cluster])
         .enumerate()
     {
         let port = ServicePort {

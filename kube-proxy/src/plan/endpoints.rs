@@ -1,6 +1,6 @@
 //! Endpoints of a service port that this node sends traffic to: readiness, termination, locality and topology hints.
 
-use super::{Endpoint, NodeFacts, Policy, PortName, Protocol, ServicePort};
+use super::{Endpoint, NodeFacts, PortName, Protocol, ServicePort, TrafficPolicy};
 use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
 use shared::address;
 use std::collections::BTreeMap;
@@ -91,10 +91,10 @@ fn is_hinted(candidates: &[Candidate], endpoint: &Endpoint, node: &NodeFacts) ->
 /// Fills in the endpoints of one service port.
 pub(super) fn fill(port: &mut ServicePort, name: &PortName, slices: &[&EndpointSlice], node: &NodeFacts) {
     let candidates = candidates(name, slices, node);
-    if port.uses(Policy::Cluster) {
+    if port.uses(TrafficPolicy::Cluster) {
         port.cluster_endpoints = endpoints(&chosen(&candidates, node));
     }
-    if port.uses(Policy::Local) {
+    if port.uses(TrafficPolicy::Local) {
         port.local_endpoints = endpoints(&usable(candidates.iter().filter(|candidate| candidate.endpoint.local)));
     }
     if port.health_check_node_port.is_some() {

@@ -126,7 +126,7 @@ impl fmt::Display for Endpoint {
 
 /// Traffic policies: whether traffic may leave the node for its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Policy {
+pub enum TrafficPolicy {
     /// Any endpoint of the cluster.
     #[default]
     Cluster,
@@ -152,9 +152,9 @@ pub struct ServicePort {
     /// Client-IP affinity in seconds.
     pub affinity: Option<u32>,
     /// Policy for the cluster IP.
-    pub internal: Policy,
+    pub internal: TrafficPolicy,
     /// Policy for node ports, external and load-balancer IPs.
-    pub external: Policy,
+    pub external: TrafficPolicy,
     /// Port for health checks of load balancers (external policy Local).
     pub health_check_node_port: Option<u16>,
     /// Endpoints for cluster-policy traffic.
@@ -181,8 +181,8 @@ impl ServicePort {
             load_balancer_ips: Vec::new(),
             source_ranges: Vec::new(),
             affinity: None,
-            internal: Policy::Cluster,
-            external: Policy::Cluster,
+            internal: TrafficPolicy::Cluster,
+            external: TrafficPolicy::Cluster,
             health_check_node_port: None,
             has_endpoints: !endpoints.is_empty(),
             serving: Vec::new(),
@@ -194,10 +194,10 @@ impl ServicePort {
 
     /// The endpoints that traffic under a policy may reach.
     #[must_use]
-    pub fn endpoints(&self, policy: Policy) -> &[Endpoint] {
+    pub fn endpoints(&self, policy: TrafficPolicy) -> &[Endpoint] {
         match policy {
-            Policy::Cluster => &self.cluster_endpoints,
-            Policy::Local => &self.local_endpoints,
+            TrafficPolicy::Cluster => &self.cluster_endpoints,
+            TrafficPolicy::Local => &self.local_endpoints,
         }
     }
 
@@ -209,8 +209,8 @@ impl ServicePort {
 
     /// Reports whether any traffic of the port uses a policy.
     #[must_use]
-    pub fn uses(&self, policy: Policy) -> bool {
-        self.internal == policy || (self.is_external() && (self.external == policy || policy == Policy::Cluster))
+    pub fn uses(&self, policy: TrafficPolicy) -> bool {
+        self.internal == policy || (self.is_external() && (self.external == policy || policy == TrafficPolicy::Cluster))
     }
 }
 
@@ -282,7 +282,8 @@ impl Desired {
     /// Puts a port in the place of the one that was there, which is returned.
     fn put(&mut self, name: PortName, port: Option<ServicePort>) -> Option<ServicePort> {
         let count = |port: &ServicePort| {
-            let lacks = |policy| policy == Policy::Local && port.has_endpoints && port.local_endpoints.is_empty();
+            let lacks =
+                |policy| policy == TrafficPolicy::Local && port.has_endpoints && port.local_endpoints.is_empty();
             (usize::from(lacks(port.internal)), usize::from(port.is_external() && lacks(port.external)))
         };
         let (internal, external) = port.as_ref().map(count).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! A service object as service ports, without endpoints.
 
-use super::{Family, Policy, PortName, Protocol, ServicePort};
+use super::{Family, PortName, Protocol, ServicePort, TrafficPolicy};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 use shared::address;
@@ -53,7 +53,7 @@ pub(super) fn ports(service: &Service, family: Family) -> Vec<(PortName, Service
                 health_check_node_port: spec
                     .health_check_node_port
                     .and_then(positive)
-                    .filter(|_| external == Policy::Local),
+                    .filter(|_| external == TrafficPolicy::Local),
                 cluster_endpoints: Vec::new(),
                 local_endpoints: Vec::new(),
                 has_endpoints: false,
@@ -69,8 +69,8 @@ fn positive(port: i32) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port > 0)
 }
 
-fn policy(name: Option<&str>) -> Policy {
-    if name == Some("Local") { Policy::Local } else { Policy::Cluster }
+fn policy(name: Option<&str>) -> TrafficPolicy {
+    if name == Some("Local") { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
 }
 
 fn cluster_ip(spec: &ServiceSpec, family: Family) -> Option<IpAddr> {

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 use crate::backend::{Backend, Environment, Mode, Options, SyncError, SyncExtent};
 use crate::iptables::{Batch, CANARY, Tables};
-use crate::plan::{Desired, Family, Policy, PortName, Protocol, ServicePort};
+use crate::plan::{Desired, Family, PortName, Protocol, ServicePort, TrafficPolicy};
 use balancer::Balancer;
 use rules::{CHAINS, JUMPS, Listening, Part, part};
 
@@ -123,7 +123,9 @@ impl Userspace {
     /// Brings the listeners of a service port to its endpoints, and tells where they are.
     async fn listen(&mut self, name: &PortName, port: &ServicePort) -> Result<Listening, SyncError> {
         let mut listeners = self.listeners.remove(name).unwrap_or_default();
-        for (policy, listener) in [(Policy::Cluster, &mut listeners.cluster), (Policy::Local, &mut listeners.local)] {
+        for (policy, listener) in
+            [(TrafficPolicy::Cluster, &mut listeners.cluster), (TrafficPolicy::Local, &mut listeners.local)]
+        {
             let endpoints = port.endpoints(policy);
             if endpoints.is_empty() || !port.uses(policy) || !port.has_endpoints {
                 *listener = None;

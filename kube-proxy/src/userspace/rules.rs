@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::backend::{NodePorts, Options};
 use crate::iptables::Jump;
-use crate::plan::{Policy, PortName, ServicePort};
+use crate::plan::{PortName, ServicePort, TrafficPolicy};
 
 /// Chains: table and name.
 pub(super) const CHAINS: [(&str, &str); 6] = [
@@ -48,10 +48,10 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    fn of(self, policy: Policy) -> Option<u16> {
+    fn of(self, policy: TrafficPolicy) -> Option<u16> {
         match policy {
-            Policy::Cluster => self.cluster,
-            Policy::Local => self.local,
+            TrafficPolicy::Cluster => self.cluster,
+            TrafficPolicy::Local => self.local,
         }
     }
 }
@@ -144,7 +144,7 @@ impl PortRules<'_> {
     }
 
     /// Leads packets for a portal to the listener of their policy. Local policy is for what comes from outside.
-    fn lead(&mut self, portal: &Portal, number: u16, policy: Policy, is_external: bool) {
+    fn lead(&mut self, portal: &Portal, number: u16, policy: TrafficPolicy, is_external: bool) {
         let matching = format!("{} {}", portal.destination, self.protocol(number));
         let everybody = [String::new()];
         let sources = if portal.ranges.is_empty() { &everybody[..] } else { &portal.ranges };
@@ -152,7 +152,7 @@ impl PortRules<'_> {
         for source in sources {
             let mut ways = vec![(portal.chains[0], String::new(), self.listening.of(policy))];
             match policy {
-                Policy::Local if is_external => {
+                TrafficPolicy::Local if is_external => {
                     // What the pods of the cluster and this machine send may go anywhere. Two matches of a source do not go
                     // together.
                     let pods = pods.clone().filter(|pods| source.is_empty() || !pods.starts_with("-s"));
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn local_policy_is_for_outside() {
-        let port = ServicePort { node_port: Some(30_001), external: Policy::Local, ..port() };
+        let port = ServicePort { node_port: Some(30_001), external: TrafficPolicy::Local, ..port() };
         let with = |local| rules(&port, Listening { cluster: Some(40_001), local });
         let both = with(Some(40_002));
         let local = "-m addrtype --dst-type LOCAL -p tcp -m tcp --dport 30001";

@@ -17,7 +17,7 @@ use crate::framework::api::Api;
 use crate::framework::{ClusterEvent, Delta, ExternalChange, Failure, Listers as _, Status};
 use crate::metrics;
 use crate::model::{Cache, NodeBase, PodInfo};
-use crate::queue::{Profiles, Queue, QueuedPod};
+use crate::queue::{Profiles, QueuedPod, SchedulingQueue};
 
 /// Finds a pod by namespace and name.
 pub(super) type Lookup = Box<dyn Fn(&str, &str) -> Option<Arc<PodInfo>> + Send + Sync>;
@@ -25,7 +25,7 @@ pub(super) type Lookup = Box<dyn Fn(&str, &str) -> Option<Arc<PodInfo>> + Send +
 /// See the module. Locks are taken one at a time and never held across an await.
 pub(super) struct Core {
     pub(super) cache: Mutex<Cache>,
-    pub(super) queue: Mutex<Queue>,
+    pub(super) queue: Mutex<SchedulingQueue>,
     /// Somebody may be popped.
     pub(super) wake: Notify,
     pub(super) profiles: Arc<Profiles>,
@@ -40,7 +40,7 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(
         profiles: Arc<Profiles>,
-        queue: Queue,
+        queue: SchedulingQueue,
         stores: Arc<Stores>,
         pods: Lookup,
         api: Arc<dyn Api>,
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// Changes the queue and wakes the scheduling loop when that made a pod ready.
-    pub(super) fn on_queue(&self, change: impl FnOnce(&mut Queue, Instant) -> bool) {
+    pub(super) fn on_queue(&self, change: impl FnOnce(&mut SchedulingQueue, Instant) -> bool) {
         if change(&mut self.queue.lock(), Instant::now()) {
             self.wake.notify_one();
         }

@@ -37,7 +37,7 @@ use self::stores::Informers;
 use crate::framework::{Configuration, Cursor, Features, Listers, Profile};
 use crate::metrics;
 use crate::model::Snapshot;
-use crate::queue::{Profiles, Queue, Timing};
+use crate::queue::{Profiles, SchedulingQueue, Timing};
 
 /// Time that bindings have to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -199,7 +199,7 @@ fn core(
         recorders,
     };
     let listers: Arc<dyn Listers> = stores.clone();
-    let queue = Queue::new(Arc::clone(&profiles), timing).with_listers(listers);
+    let queue = SchedulingQueue::new(Arc::clone(&profiles), timing).with_listers(listers);
     Arc::new(Core::new(profiles, queue, stores, Box::new(move |ns, name| pods.get(ns, name)), Arc::new(api)))
 }
 

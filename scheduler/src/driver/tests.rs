@@ -25,7 +25,7 @@ use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::framework::extender::{Extender, Extenders, Filtered, Victims, Weighed};
 use crate::framework::{Cursor, Features, Listers, Profile, ProfileConfig};
 use crate::model::{NodeInfo, PodInfo, Snapshot};
-use crate::queue::{Profiles, Queue, Timing};
+use crate::queue::{Profiles, SchedulingQueue, Timing};
 use crate::testing::{PodBuilder, node, pod};
 
 struct Recording {
@@ -126,7 +126,7 @@ impl World {
         let timing = Timing { initial: Duration::from_millis(1), max: Duration::from_millis(1), ..Timing::default() };
         let stores = Arc::new(stores);
         let listers: Arc<dyn Listers> = stores.clone();
-        let queue = Queue::new(Arc::clone(&profiles), timing).with_listers(listers);
+        let queue = SchedulingQueue::new(Arc::clone(&profiles), timing).with_listers(listers);
         let (sender, calls) = unbounded_channel();
         let pods: Arc<Mutex<HashMap<String, Arc<PodInfo>>>> = Arc::default();
         let lookup = Arc::clone(&pods);

@@ -32,7 +32,7 @@ pub use lister::Listers;
 pub use nominated::Nominated;
 pub use parallel::Threads;
 pub use plugin::{Context, Plugin};
-pub use profile::{ConfigError, Profile};
+pub use profile::{Profile, ProfileError};
 pub use rule::Depends;
 pub use schedule::{Cursor, Placement};
 pub use state::CycleState;

@@ -25,7 +25,7 @@ use crate::model::{NodeInfo, PodInfo};
 
 /// Faults of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
+pub enum ProfileError {
     /// No such plugin.
     #[error("plugin {0:?} does not exist")]
     Unknown(String),
@@ -82,8 +82,8 @@ impl Profile {
     /// Builds a profile from its configuration.
     ///
     /// # Errors
-    /// [`ConfigError`] when it names what is not there.
-    pub fn build(config: &ProfileConfig) -> Result<Self, ConfigError> {
+    /// [`ProfileError`] when it names what is not there.
+    pub fn build(config: &ProfileConfig) -> Result<Self, ProfileError> {
         let own = config.plugins.clone().unwrap_or_default();
         let mut built: Vec<Plugin> = Vec::new();
         for name in named(config, &own) {
@@ -98,7 +98,7 @@ impl Profile {
                         built.iter().find(|p| p.name == r.name).and_then(|p| p.$point.clone().map(|it| (p.name, it)));
                     match found {
                         Some(found) => list.push((found, r.weight)),
-                        None => return Err(ConfigError::Point(r.name, $label)),
+                        None => return Err(ProfileError::Point(r.name, $label)),
                     }
                 }
                 list
@@ -111,11 +111,11 @@ impl Profile {
         let mut sorts = plain(collect!(queue_sort, "QueueSort"));
         let queue_sort = match (sorts.len(), sorts.pop()) {
             (1, Some((_, sort))) => sort,
-            (n, _) => return Err(ConfigError::QueueSort(name, n)),
+            (n, _) => return Err(ProfileError::QueueSort(name, n)),
         };
         let bind = plain(collect!(bind, "Bind"));
         if bind.is_empty() {
-            return Err(ConfigError::Bind(name));
+            return Err(ProfileError::Bind(name));
         }
         let pre_filter = counted::pre_filters(plain(collect!(pre_filter, "PreFilter")), &name);
         let filter = counted::filters(plain(collect!(filter, "Filter")), &name);

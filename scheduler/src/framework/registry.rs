@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::config::Features;
 use super::plugin::Plugin;
-use super::profile::ConfigError;
+use super::profile::ProfileError;
 use crate::plugins as p;
 
-type Build = fn(&Value, Features) -> Result<Plugin, ConfigError>;
+type Build = fn(&Value, Features) -> Result<Plugin, ProfileError>;
 
 const PLUGINS: &[(&str, Build)] = &[
     (p::scheduling_gates::NAME, |args, _| p::scheduling_gates::build(args)),
@@ -36,9 +36,9 @@ const PLUGINS: &[(&str, Build)] = &[
 /// Builds a plugin.
 ///
 /// # Errors
-/// [`ConfigError`] for an unknown name or arguments it does not understand.
-pub fn build(name: &str, args: &Value, features: Features) -> Result<Plugin, ConfigError> {
-    let (_, build) = PLUGINS.iter().find(|(n, _)| *n == name).ok_or_else(|| ConfigError::Unknown(name.to_owned()))?;
+/// [`ProfileError`] for an unknown name or arguments it does not understand.
+pub fn build(name: &str, args: &Value, features: Features) -> Result<Plugin, ProfileError> {
+    let (_, build) = PLUGINS.iter().find(|(n, _)| *n == name).ok_or_else(|| ProfileError::Unknown(name.to_owned()))?;
     build(args, features)
 }
 

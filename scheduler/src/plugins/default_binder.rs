@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::framework::api::{Api, ApiError};
 use crate::framework::plugin::{Bind, Plugin};
-use crate::framework::{ConfigError, CycleState, Status};
+use crate::framework::{CycleState, ProfileError, Status};
 use crate::model::PodInfo;
 
 /// Upstream's name.
@@ -33,7 +33,7 @@ struct DefaultBinder;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     Ok(Plugin::new(NAME).bind(&Arc::new(DefaultBinder)))
 }
 

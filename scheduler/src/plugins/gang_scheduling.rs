@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::framework::gangs::Gangs;
 use crate::framework::plugin::{Context, Permission, Permit, Plugin, PreEnqueue, Requeue, Reserve};
-use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, ExternalChange, Hint, Listers, Status};
+use crate::framework::{ClusterEvent, Code, CycleState, ExternalChange, Hint, Listers, ProfileError, Status};
 use crate::model::demand::PodGroupRef;
 use crate::model::{NodeInfo, PodInfo};
 
@@ -25,7 +25,7 @@ struct GangScheduling;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(GangScheduling);
     Ok(Plugin::new(NAME).pre_enqueue(&it).reserve(&it).permit(&it).requeue(&it))
 }

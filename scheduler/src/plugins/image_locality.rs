@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::framework::domains::Touched;
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, Plugin, Score};
 use crate::framework::rule::{NodeRule, Rules};
-use crate::framework::{ConfigError, CycleState};
+use crate::framework::{CycleState, ProfileError};
 use crate::model::{Demand, NodeInfo, PodInfo, Snapshot};
 
 /// Upstream's name.
@@ -25,7 +25,7 @@ struct ImageLocality;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(ImageLocality);
     Ok(Plugin::new(NAME).score(&it).rules(&it))
 }

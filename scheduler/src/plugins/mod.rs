@@ -25,7 +25,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::framework::ConfigError;
+use crate::framework::ProfileError;
 use crate::model::PodInfo;
 
 /// Reports whether a pod uses a volume claim.
@@ -40,12 +40,12 @@ pub(crate) fn pod_owns(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
 }
 
 /// Reads a plugin's arguments; `null` gives the defaults.
-pub(crate) fn read_args<T: DeserializeOwned + Default>(plugin: &'static str, args: &Value) -> Result<T, ConfigError> {
+pub(crate) fn read_args<T: DeserializeOwned + Default>(plugin: &'static str, args: &Value) -> Result<T, ProfileError> {
     let mut args = args.clone();
     let Some(map) = args.as_object_mut() else { return Ok(T::default()) };
     map.remove("apiVersion");
     map.remove("kind");
-    serde_json::from_value(args).map_err(|e| ConfigError::Args(plugin, e.to_string()))
+    serde_json::from_value(args).map_err(|e| ProfileError::Args(plugin, e.to_string()))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::read_args;
 use crate::framework::plugin::{
     Context, Filter, NodeNames, Plugin, PreFilter, PreFiltered, PreScore, Requeue, Score, normalize_by_max,
 };
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, Hint, ProfileError, Status};
 use crate::model::demand::Weighted;
 use crate::model::selector::NodeTerm;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
@@ -35,7 +35,7 @@ struct NodeAffinity {
 ///
 /// # Errors
 /// Unreadable arguments.
-pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value) -> Result<Plugin, ProfileError> {
     let added = read_args::<Args>(NAME, args)?.added_affinity.unwrap_or_default();
     let it = Arc::new(NodeAffinity {
         required: added

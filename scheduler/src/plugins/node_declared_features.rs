@@ -10,7 +10,7 @@ use shared::declared_features::missing;
 
 use crate::framework::config::Features;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, ProfileError, CycleState, Hint, Status};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -24,7 +24,7 @@ struct NodeDeclaredFeatures {
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value, features: Features) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value, features: Features) -> Result<Plugin, ProfileError> {
     let it = Arc::new(NodeDeclaredFeatures { enabled: features.declared_features });
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it))
 }

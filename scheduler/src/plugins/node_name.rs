@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::framework::plugin::{Context, Filter, Plugin, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, Hint, ProfileError, Status};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -18,7 +18,7 @@ struct NodeName;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(NodeName);
     Ok(Plugin::new(NAME).filter(&it).requeue(&it).node_only())
 }

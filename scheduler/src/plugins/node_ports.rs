@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, Hint, ProfileError, Status};
 use crate::model::{HostPort, NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -17,7 +17,7 @@ struct NodePorts;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(NodePorts);
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it).node_only())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::framework::plugin::{Context, Filter, Plugin, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, Hint, ProfileError, Status};
 use crate::model::selector::{Effect, Taint};
 use crate::model::{NodeInfo, PodInfo};
 
@@ -21,7 +21,7 @@ struct NodeUnschedulable {
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let key = "node.kubernetes.io/unschedulable".to_owned();
     let it = Arc::new(NodeUnschedulable { taint: Taint { key, value: String::new(), effect: Effect::NoSchedule } });
     Ok(Plugin::new(NAME).filter(&it).requeue(&it).node_only())

@@ -12,7 +12,7 @@ use shared::csi;
 use super::uses_claim;
 use super::volume_binding::class_of;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, ExternalChange, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, ExternalChange, Hint, ProfileError, Status};
 use crate::model::{NodeInfo, PodInfo, VolumeUse};
 
 /// Upstream's name.
@@ -24,7 +24,7 @@ struct NodeVolumeLimits;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(NodeVolumeLimits);
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::framework::ConfigError;
+use crate::framework::ProfileError;
 use crate::framework::plugin::{Plugin, QueueSort};
 use crate::queue::QueuedPod;
 
@@ -19,7 +19,7 @@ struct PrioritySort;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     Ok(Plugin::new(NAME).queue_sort(&Arc::new(PrioritySort)))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::framework::plugin::{Plugin, PreEnqueue, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, Hint, Listers, Status};
+use crate::framework::{ClusterEvent, Hint, Listers, ProfileError, Status};
 use crate::model::PodInfo;
 
 /// Upstream's name.
@@ -18,7 +18,7 @@ struct SchedulingGates;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(SchedulingGates);
     Ok(Plugin::new(NAME).pre_enqueue(&it).requeue(&it))
 }

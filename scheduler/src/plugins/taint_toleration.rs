@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::framework::plugin::{Context, Filter, Plugin, Requeue, Score, normalize_by_max};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, Features, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, Features, Hint, ProfileError, Status};
 use crate::model::selector::Effect;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
@@ -22,7 +22,7 @@ struct TaintToleration {
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value, features: Features) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value, features: Features) -> Result<Plugin, ProfileError> {
     let it = Arc::new(TaintToleration { compares: features.comparisons });
     Ok(Plugin::new(NAME).filter(&it).score(&it).requeue(&it).node_only())
 }
@@ -79,7 +79,7 @@ mod tests {
     use crate::testing::{check::Check, node, pod};
     use serde_json::json;
 
-    fn built(args: &serde_json::Value) -> Result<crate::framework::Plugin, crate::framework::ConfigError> {
+    fn built(args: &serde_json::Value) -> Result<crate::framework::Plugin, crate::framework::ProfileError> {
         super::build(args, Features::default())
     }
 

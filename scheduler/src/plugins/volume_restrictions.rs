@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::uses_claim;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, ExternalChange, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, ExternalChange, Hint, ProfileError, Status};
 use crate::model::{NodeInfo, PodInfo, VolumeUse};
 
 /// Upstream's name.
@@ -23,7 +23,7 @@ struct VolumeRestrictions;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(VolumeRestrictions);
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it))
 }

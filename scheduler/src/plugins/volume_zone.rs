@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::uses_claim;
 use super::volume_binding::class_of;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{ClusterEvent, ConfigError, CycleState, ExternalChange, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, ExternalChange, Hint, ProfileError, Status};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Upstream's name.
@@ -31,7 +31,7 @@ struct VolumeZone;
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(VolumeZone);
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it))
 }

@@ -99,7 +99,7 @@ impl Timing {
 }
 
 /// See the module.
-pub struct Queue {
+pub struct SchedulingQueue {
     profiles: Arc<Profiles>,
     /// Objects that gates look up; without them gates look at pods alone.
     listers: Option<Arc<dyn Listers>>,
@@ -123,7 +123,7 @@ pub struct Queue {
     flushed: Instant,
 }
 
-impl Queue {
+impl SchedulingQueue {
     /// An empty queue. All profiles share one order, the first one's.
     pub fn new(profiles: Arc<Profiles>, timing: Timing) -> Self {
         let sort = profiles.values().next().map(|p| p.queue_sort());
@@ -274,7 +274,7 @@ impl Queue {
     }
 
     /// The next pod to try. Pods in back-off are taken early when nobody else waits. Must be followed by
-    /// [`Queue::done`].
+    /// [`SchedulingQueue::done`].
     pub fn pop(&mut self, now: Instant) -> Option<QueuedPod> {
         // However busy it is: a back-off that has ended may be of a higher priority.
         self.tick(now);
@@ -506,9 +506,9 @@ fn note(q: &QueuedPod, by: f64) {
     }
 }
 
-impl std::fmt::Debug for Queue {
+impl std::fmt::Debug for SchedulingQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("lengths", &self.lengths()).finish_non_exhaustive()
+        f.debug_struct("SchedulingQueue").field("lengths", &self.lengths()).finish_non_exhaustive()
     }
 }
 

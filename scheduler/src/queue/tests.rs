@@ -3,15 +3,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Profiles, Queue, QueuedPod, Timing};
+use super::{Profiles, QueuedPod, SchedulingQueue, Timing};
 use crate::framework::{ClusterEvent, Profile, ProfileConfig};
 use crate::model::PodInfo;
 use crate::testing::{PodBuilder, node, pod};
 
-fn queue() -> (Queue, Instant) {
+fn queue() -> (SchedulingQueue, Instant) {
     let profile = Profile::build(&ProfileConfig::default()).expect("profile");
     let profiles: Profiles = [(Arc::clone(&profile.name), Arc::new(profile))].into();
-    (Queue::new(Arc::new(profiles), Timing::default()), Instant::now())
+    (SchedulingQueue::new(Arc::new(profiles), Timing::default()), Instant::now())
 }
 
 fn arc(p: &PodBuilder) -> Arc<PodInfo> {
@@ -30,7 +30,7 @@ fn new_node() -> ClusterEvent {
     ClusterEvent::Node { old: None, new: Arc::new(node("n").base()) }
 }
 
-fn fail(q: &mut Queue, mut pod: QueuedPod, rejector: Option<&'static str>, now: Instant) -> bool {
+fn fail(q: &mut SchedulingQueue, mut pod: QueuedPod, rejector: Option<&'static str>, now: Instant) -> bool {
     pod.rejectors = rejector.into_iter().collect();
     q.failed(pod, now)
 }

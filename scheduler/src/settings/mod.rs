@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use shared::config::{ConfigError, Unknown, decode};
 
 use crate::framework::config::DEFAULT_PLUGINS;
-use crate::framework::{ConfigError as ConfigErr, Configuration, Features, Profile, ProfileConfig, Threads, registry};
+use crate::framework::{Configuration, Features, Profile, ProfileConfig, ProfileError, Threads, registry};
 
 pub use validate::validate;
 
@@ -169,7 +169,7 @@ pub fn profiles(settings: &Value, features: Features) -> anyhow::Result<(Configu
         let profile = Profile::build(config)
             .with_context(|| format!("creating profile for scheduler name {}", config.scheduler_name))?;
         if profiles.iter().any(|p| p.name == profile.name) {
-            return Err(ConfigErr::Duplicate(config.scheduler_name.clone()).into());
+            return Err(ProfileError::Duplicate(config.scheduler_name.clone()).into());
         }
         profiles.push(profile.on(Threads::up_to(configuration.parallelism)));
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::framework::lister::Fixed;
 use crate::framework::plugin::PreFiltered;
-use crate::framework::{ConfigError, Context, CycleState, Nominated, Plugin, Status};
+use crate::framework::{Context, CycleState, Nominated, Plugin, ProfileError, Status};
 use crate::model::{NodeInfo, PodInfo, Snapshot};
 
 /// A plugin and what it may look up.
@@ -20,7 +20,7 @@ pub struct Check {
 impl Check {
     /// Builds the plugin.
     #[allow(clippy::needless_pass_by_value, reason = "a table of tests gives its values away")]
-    pub fn of(build: fn(&Value) -> Result<Plugin, ConfigError>, args: Value) -> Self {
+    pub fn of(build: fn(&Value) -> Result<Plugin, ProfileError>, args: Value) -> Self {
         let plugin = build(&args).unwrap_or_default();
         assert!(!plugin.name.is_empty(), "arguments refused: {args}");
         Self { plugin, listers: Fixed::default(), nominated: Nominated::default() }

@@ -80,7 +80,7 @@ impl Recorder {
     /// Starts a recorder for `component` on `host` (empty where the host says nothing).
     pub fn new(client: Client, tasks: &TaskGroup, shutdown: &Shutdown, component: &str, host: &str) -> Self {
         let (queue, records) = mpsc::channel(PENDING);
-        let writer = Writer {
+        let writer = EventWriter {
             client,
             source: Arc::new(EventSource {
                 component: Some(component.to_owned()),
@@ -146,7 +146,7 @@ impl Recorder {
     }
 }
 
-struct Writer {
+struct EventWriter {
     client: Client,
     source: Arc<EventSource>,
     /// Instance of the reporting component, in events.k8s.io events.
@@ -157,7 +157,7 @@ struct Writer {
 
 /// Write of an event.
 #[derive(Clone, Copy)]
-enum Write<'a> {
+enum EventWrite<'a> {
     /// A new event that says something.
     Create(&'a Record, &'a str),
     /// One of a name, that happened so often and says something now.
@@ -166,7 +166,7 @@ enum Write<'a> {
     Series(&'a Repeated),
 }
 
-impl Writer {
+impl EventWriter {
     async fn run(mut self, mut records: mpsc::Receiver<Box<Record>>, shutdown: Shutdown) {
         let mut look = Instant::now() + series::ENDED;
         loop {
@@ -197,11 +197,11 @@ impl Writer {
         let (record, reason) = (&record, &record.reason);
         let (made, key) = match self.correlator.see(record) {
             Verdict::Drop => return,
-            Verdict::Create { message, key } => (self.persist(reason, Write::Create(record, &message)).await, key),
+            Verdict::Create { message, key } => (self.persist(reason, EventWrite::Create(record, &message)).await, key),
             Verdict::Count { name, count, message, key } => {
-                match self.persist(reason, Write::Count(record, &name, count, &message)).await {
+                match self.persist(reason, EventWrite::Count(record, &name, count, &message)).await {
                     // The counted event ran out of its time to live: begin again.
-                    Err(404) => (self.persist(reason, Write::Create(record, &message)).await, key),
+                    Err(404) => (self.persist(reason, EventWrite::Create(record, &message)).await, key),
                     _ => return,
                 }
             }
@@ -216,7 +216,7 @@ impl Writer {
         match self.series.see(record, meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default()) {
             EventAction::Create => {
                 // The log says what became of it; nobody else asks.
-                let _ = self.persist(&record.reason, Write::Create(record, &record.message)).await;
+                let _ = self.persist(&record.reason, EventWrite::Create(record, &record.message)).await;
             }
             EventAction::Write(repeated) => self.write_series(vec![repeated]).await,
             EventAction::Wait => {}
@@ -225,7 +225,7 @@ impl Writer {
 
     async fn write_series(&mut self, due: Vec<Repeated>) {
         for one in due {
-            if self.persist("series", Write::Series(&one)).await == Err(404) {
+            if self.persist("series", EventWrite::Series(&one)).await == Err(404) {
                 self.series.forget(&one.namespace, &one.name);
             }
         }
@@ -233,14 +233,14 @@ impl Writer {
 
     /// Writes a few times if need be. The name of an event that was made; the error is the code of a refusal, or 0 where
     /// nobody answered.
-    async fn persist(&self, reason: &str, write: Write<'_>) -> Result<Option<String>, u16> {
+    async fn persist(&self, reason: &str, write: EventWrite<'_>) -> Result<Option<String>, u16> {
         for attempt in 1..=ATTEMPTS {
             let outcome = match write {
-                Write::Create(record, message) => self.create(record, message).await.map(Some),
-                Write::Count(record, name, count, message) => {
+                EventWrite::Create(record, message) => self.create(record, message).await.map(Some),
+                EventWrite::Count(record, name, count, message) => {
                     self.count(record, name, count, message).await.map(|()| None)
                 }
-                Write::Series(repeated) => self.count_series(repeated).await.map(|()| None),
+                EventWrite::Series(repeated) => self.count_series(repeated).await.map(|()| None),
             };
             match outcome {
                 Ok(made) => return Ok(made),

@@ -20,7 +20,7 @@ use super::Shutdown;
 use super::watchdog::Watched;
 
 #[derive(Default)]
-struct Inner {
+struct GroupState {
     tracker: TaskTracker,
     next: AtomicU64,
     running: Mutex<HashMap<u64, (&'static str, Option<AbortHandle>)>>,
@@ -28,12 +28,12 @@ struct Inner {
 
 /// A group of tasks. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct TaskGroup(Arc<Inner>);
+pub struct TaskGroup(Arc<GroupState>);
 
 /// Exit code of Go programs that panic.
 const PANICKED: i32 = 2;
 
-struct Leaving(Arc<Inner>, u64);
+struct Leaving(Arc<GroupState>, u64);
 
 impl Drop for Leaving {
     fn drop(&mut self) {

@@ -36,7 +36,7 @@ struct File {
 
 /// Address of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Endpoint {
+pub(super) enum CollectorAddress {
     /// `host:port`
     Tcp(String),
     /// A socket's path.
@@ -106,17 +106,17 @@ impl Configuration {
         f64::from(self.sampling_rate_per_million.unwrap_or(0).clamp(0, MILLION)) / f64::from(MILLION)
     }
 
-    pub(super) fn endpoint(&self) -> Endpoint {
+    pub(super) fn endpoint(&self) -> CollectorAddress {
         let text = self.endpoint.as_deref().filter(|text| !text.is_empty()).unwrap_or(COLLECTOR);
         if let Some(path) = text.strip_prefix("unix-abstract:") {
-            return Endpoint::Abstract(path.trim_start_matches('/').to_owned());
+            return CollectorAddress::Abstract(path.trim_start_matches('/').to_owned());
         }
         if let Some(path) = text.strip_prefix("unix:") {
-            return Endpoint::Unix(path.strip_prefix("//").unwrap_or(path).to_owned());
+            return CollectorAddress::Unix(path.strip_prefix("//").unwrap_or(path).to_owned());
         }
         // What stands before the third slash is who is asked for the address, which is nobody in particular.
         let address = text.strip_prefix("dns:").unwrap_or(text);
-        Endpoint::Tcp(address.rsplit('/').next().unwrap_or(address).to_owned())
+        CollectorAddress::Tcp(address.rsplit('/').next().unwrap_or(address).to_owned())
     }
 }
 
@@ -168,12 +168,12 @@ mod tests {
     fn endpoints_are_understood() {
         let of = |text: &str| Configuration { endpoint: Some(text.to_owned()), ..Configuration::default() }.endpoint();
         for (text, want) in [
-            ("", Endpoint::Tcp("localhost:4317".to_owned())),
-            ("collector:4317", Endpoint::Tcp("collector:4317".to_owned())),
-            ("dns:///collector:4317", Endpoint::Tcp("collector:4317".to_owned())),
-            ("dns://8.8.8.8/collector:4317", Endpoint::Tcp("collector:4317".to_owned())),
-            ("unix:///run/otel.sock", Endpoint::Unix("/run/otel.sock".to_owned())),
-            ("unix-abstract:///otel", Endpoint::Abstract("otel".to_owned())),
+            ("", CollectorAddress::Tcp("localhost:4317".to_owned())),
+            ("collector:4317", CollectorAddress::Tcp("collector:4317".to_owned())),
+            ("dns:///collector:4317", CollectorAddress::Tcp("collector:4317".to_owned())),
+            ("dns://8.8.8.8/collector:4317", CollectorAddress::Tcp("collector:4317".to_owned())),
+            ("unix:///run/otel.sock", CollectorAddress::Unix("/run/otel.sock".to_owned())),
+            ("unix-abstract:///otel", CollectorAddress::Abstract("otel".to_owned())),
         ] {
             assert_eq!(of(text), want, "{text}");
         }

@@ -13,8 +13,10 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint as Address};
 use tonic_prost::ProstCodec;
 
-use super::config::{Configuration, Endpoint};
-use super::otlp::{Attribute, ExportRequest, ExportResponse, Resource, ResourceSpans, Scope, ScopeSpans, Span};
+use super::config::{CollectorAddress, Configuration};
+use super::otlp::{
+    Attribute, ExportRequest, ExportResponse, InstrumentationScope, Resource, ResourceSpans, ScopeSpans, Span,
+};
 use super::span::Tracer;
 use crate::client::{BoxStream, Dialer};
 
@@ -73,11 +75,11 @@ impl Tracer {
         let (sink, spans) = Sink::new();
         let endpoint = configuration.endpoint();
         // Over a socket of the machine the name is nobody's.
-        let name = if let Endpoint::Tcp(address) = &endpoint { address.as_str() } else { "localhost" };
+        let name = if let CollectorAddress::Tcp(address) = &endpoint { address.as_str() } else { "localhost" };
         let address = Address::from_shared(format!("http://{name}"))?.connect_timeout(PATIENCE);
         let collector = match (endpoint, dialer) {
-            (Endpoint::Tcp(_), None) => address.connect_lazy(),
-            (Endpoint::Tcp(_), Some(dialer)) => address.connect_with_connector_lazy(dialer),
+            (CollectorAddress::Tcp(_), None) => address.connect_lazy(),
+            (CollectorAddress::Tcp(_), Some(dialer)) => address.connect_with_connector_lazy(dialer),
             (socket, _) => address.connect_with_connector_lazy(local(socket)),
         };
         let resource = Resource { attributes: about.iter().map(|(key, text)| Attribute::text(key, text)).collect() };
@@ -86,20 +88,20 @@ impl Tracer {
     }
 }
 
-fn local(socket: Endpoint) -> Dialer {
+fn local(socket: CollectorAddress) -> Dialer {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net;
     Dialer::new(move |_| {
         let socket = socket.clone();
         Box::pin(async move {
             let stream = match socket {
-                Endpoint::Abstract(name) => {
+                CollectorAddress::Abstract(name) => {
                     let address = net::SocketAddr::from_abstract_name(name)?;
                     let stream = net::UnixStream::connect_addr(&address)?;
                     stream.set_nonblocking(true)?;
                     UnixStream::from_std(stream)?
                 }
-                Endpoint::Unix(path) | Endpoint::Tcp(path) => UnixStream::connect(path).await?,
+                CollectorAddress::Unix(path) | CollectorAddress::Tcp(path) => UnixStream::connect(path).await?,
             };
             let stream: BoxStream = Box::pin(stream);
             Ok(stream)
@@ -175,7 +177,8 @@ fn request(resource: &Resource, batch: &[Finished]) -> ExportRequest {
     for finished in batch {
         scopes.entry(finished.scope).or_default().push(finished.span.clone());
     }
-    let scopes =
-        scopes.into_iter().map(|(name, spans)| ScopeSpans { scope: Some(Scope { name: name.to_owned() }), spans });
+    let scopes = scopes
+        .into_iter()
+        .map(|(name, spans)| ScopeSpans { scope: Some(InstrumentationScope { name: name.to_owned() }), spans });
     ExportRequest { resources: vec![ResourceSpans { resource: Some(resource.clone()), scopes: scopes.collect() }] }
 }

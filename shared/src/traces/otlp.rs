@@ -29,13 +29,13 @@ pub(super) struct Resource {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
-    pub(super) scope: Option<Scope>,
+    pub(super) scope: Option<InstrumentationScope>,
     #[prost(message, repeated, tag = "2")]
     pub(super) spans: Vec<Span>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Scope {
+pub(super) struct InstrumentationScope {
     #[prost(string, tag = "1")]
     pub(super) name: String,
 }

@@ -26,7 +26,7 @@ use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::framework::extender::Extenders;
 use crate::framework::{ClusterEvent, Cursor, Delta, Profile, ProfileConfig};
 use crate::model::{PodInfo, Snapshot};
-use crate::queue::{Profiles, Queue, Timing};
+use crate::queue::{Profiles, SchedulingQueue, Timing};
 use crate::testing::{NodeBuilder, PodBuilder, node};
 
 /// Millicores of a node; pods ask for no more than half of it.
@@ -467,7 +467,7 @@ pub(super) fn start_with(cluster: &Arc<Cluster>, stop: &Shutdown, extenders: Ext
     let profiles = Arc::new(profiles);
     let timing =
         Timing { initial: Duration::from_millis(1), max: Duration::from_millis(5), stale: Duration::from_secs(300) };
-    let queue = Queue::new(Arc::clone(&profiles), timing);
+    let queue = SchedulingQueue::new(Arc::clone(&profiles), timing);
     let (claims, feed) = Store::fed();
     let (volumes, volumes_feed) = Store::fed();
     let class = json!({"metadata": {"name": CLASS}, "provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"});

@@ -19,7 +19,7 @@ use self::remembered::{Asking, Remembered};
 use super::read_args;
 use crate::framework::extender::{self, Victims};
 use crate::framework::plugin::{Context, Plugin, PostFilter, Requeue, Rescue};
-use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Diagnosis, Hint, Profile, Rejected, Status};
+use crate::framework::{ClusterEvent, Code, CycleState, Diagnosis, Hint, Profile, ProfileError, Rejected, Status};
 use crate::model::PodInfo;
 
 /// Upstream's name.
@@ -42,14 +42,14 @@ impl Default for DefaultPreemption {
 ///
 /// # Errors
 /// Unreadable arguments.
-pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value) -> Result<Plugin, ProfileError> {
     let it: DefaultPreemption = read_args(NAME, args)?;
     if it.min_candidate_nodes_percentage > 100 {
-        return Err(ConfigError::Args(NAME, "minCandidateNodesPercentage: not in valid range [0, 100]".to_owned()));
+        return Err(ProfileError::Args(NAME, "minCandidateNodesPercentage: not in valid range [0, 100]".to_owned()));
     }
     if it.min_candidate_nodes_percentage == 0 && it.min_candidate_nodes_absolute == 0 {
         let text = "minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be zero";
-        return Err(ConfigError::Args(NAME, text.to_owned()));
+        return Err(ProfileError::Args(NAME, text.to_owned()));
     }
     let it = Arc::new(Preemption { args: it, remembered: Mutex::default() });
     Ok(Plugin::new(NAME).post_filter(&it).requeue(&it))

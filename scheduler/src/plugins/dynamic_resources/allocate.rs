@@ -16,7 +16,7 @@ use proto::quantity::Quantity;
 use super::capacity;
 use super::claims::full_name;
 use super::request::{Amount, MAX_RESULTS, Want, Wanted};
-use super::selectors::{Failed, Selectors};
+use super::selectors::{SelectorFailure, Selectors};
 use crate::framework::ledger::InUse;
 use crate::model::devices::{Amounts, Counters, Device, DeviceId, Fault, Pool, Slice, add_counters, take_counters};
 use crate::model::{Inventory, NodeBase};
@@ -280,8 +280,8 @@ impl<'a> Search<'a> {
             // An expression may take very many milliseconds.
             self.check_deadline()?;
             self.selectors.matches(expression, &slice.driver, device).map_err(|failed| match failed {
-                Failed::Compile(e) => Stop::Broken(format!("{}: CEL compile error: {e}", who())),
-                Failed::Run(e) => Stop::Node(format!("{}: CEL runtime error: {e}", who())),
+                SelectorFailure::Compile(e) => Stop::Broken(format!("{}: CEL compile error: {e}", who())),
+                SelectorFailure::Run(e) => Stop::Node(format!("{}: CEL runtime error: {e}", who())),
             })
         })
     }

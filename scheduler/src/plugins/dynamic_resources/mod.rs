@@ -36,7 +36,7 @@ use crate::framework::plugin::{
     Reserve, Score, normalize_by_max,
 };
 use crate::framework::{
-    ClusterEvent, ConfigError, CycleState, Delta, ExternalChange, Features, Hint, Ledger, Listers, Profile, Rejected,
+    ClusterEvent, CycleState, Delta, ExternalChange, Features, Hint, Ledger, Listers, Profile, ProfileError, Rejected,
     Status,
 };
 use crate::model::extended::pod_of;
@@ -69,16 +69,16 @@ struct DynamicResources {
 ///
 /// # Errors
 /// A timeout that is none.
-pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
     let timeout = match args.get("filterTimeout").and_then(Value::as_str) {
         None => FILTER_TIMEOUT,
-        Some(text) => parse_duration(text).map_err(|e| ConfigError::Args(NAME, e.to_string()))?,
+        Some(text) => parse_duration(text).map_err(|e| ProfileError::Args(NAME, e.to_string()))?,
     };
     let timeout = Some(timeout).filter(|t| !t.is_zero());
     let selectors = if features.consumable_capacity { Selectors::of_shared() } else { Selectors::default() };
     let binding_timeout = match args.get("bindingTimeout").and_then(Value::as_str) {
         None => BINDING_TIMEOUT,
-        Some(text) => parse_duration(text).map_err(|e| ConfigError::Args(NAME, e.to_string()))?,
+        Some(text) => parse_duration(text).map_err(|e| ProfileError::Args(NAME, e.to_string()))?,
     };
     let it = Arc::new(DynamicResources { selectors, timeout, binding_timeout, pause: PAUSE, features });
     Ok(Plugin::new(NAME)

@@ -18,7 +18,7 @@ const PROGRAMS: usize = 256;
 
 /// Reasons why a selector gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(super) enum SelectorFailure {
     /// The text is no expression.
     Compile(String),
     /// The expression failed on this device.
@@ -64,10 +64,10 @@ impl Selectors {
     }
 
     /// Reports whether a device matches.
-    pub(super) fn matches(&self, expression: &str, driver: &str, device: &Device) -> Result<bool, Failed> {
-        let program = self.compiled(expression).map_err(Failed::Compile)?;
+    pub(super) fn matches(&self, expression: &str, driver: &str, device: &Device) -> Result<bool, SelectorFailure> {
+        let program = self.compiled(expression).map_err(SelectorFailure::Compile)?;
         let mut scope = Scope::default();
-        scope.set("device", value(driver, device, self.multiple).map_err(Failed::Run)?);
+        scope.set("device", value(driver, device, self.multiple).map_err(SelectorFailure::Run)?);
         match program.run(&scope, device::MAX_COST).0 {
             Ok(Value::Bool(answer)) => Ok(answer),
             Ok(other) => {
@@ -81,9 +81,9 @@ impl Selectors {
                         format!("type conversion error from '{short}' to 'bool'")
                     }
                 };
-                Err(Failed::Run(format!("CEL result of type {kind} could not be converted to bool: {why}")))
+                Err(SelectorFailure::Run(format!("CEL result of type {kind} could not be converted to bool: {why}")))
             }
-            Err(e) => Err(Failed::Run(e.to_string())),
+            Err(e) => Err(SelectorFailure::Run(e.to_string())),
         }
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     use crate::model::Inventory;
     use serde_json::json;
 
-    fn answer(expression: &str) -> Result<bool, Failed> {
+    fn answer(expression: &str) -> Result<bool, SelectorFailure> {
         let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "gpu.example.com", "nodeName": "n",
             "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "gpu-0",
                 "allowMultipleAllocations": true, "attributes": {"model": {"string": "A100"}, "cores": {"int": 108}, "mig": {"bool": false},
@@ -191,13 +191,15 @@ mod tests {
 
     #[test]
     fn failures() {
-        assert!(matches!(answer("device.attributes["), Err(Failed::Compile(_))));
-        assert!(matches!(answer("device.attributes['gpu.example.com'].nope == 1"), Err(Failed::Run(_))));
+        assert!(matches!(answer("device.attributes["), Err(SelectorFailure::Compile(_))));
+        assert!(matches!(answer("device.attributes['gpu.example.com'].nope == 1"), Err(SelectorFailure::Run(_))));
         assert!(
-            matches!(answer("device.driver"), Err(Failed::Compile(e)) if e == "must evaluate to bool or the unknown type, not string")
+            matches!(answer("device.driver"), Err(SelectorFailure::Compile(e)) if e == "must evaluate to bool or the unknown type, not string")
         );
-        assert!(matches!(answer("device.nope"), Err(Failed::Compile(e)) if e.contains("undefined field 'nope'")));
+        assert!(
+            matches!(answer("device.nope"), Err(SelectorFailure::Compile(e)) if e.contains("undefined field 'nope'"))
+        );
         let endless = "lists.range(2000).all(a, lists.range(2000).all(b, a + b >= 0))";
-        assert!(matches!(answer(endless), Err(Failed::Run(e)) if e.contains("actual cost limit exceeded")));
+        assert!(matches!(answer(endless), Err(SelectorFailure::Run(e)) if e.contains("actual cost limit exceeded")));
     }
 }

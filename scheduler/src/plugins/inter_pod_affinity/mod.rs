@@ -17,7 +17,7 @@ use super::read_args;
 use crate::framework::domains::Domains;
 use crate::framework::plugin::{Context, Plugin, Requeue};
 use crate::framework::rule::{NodeRule, Rules};
-use crate::framework::{ClusterEvent, ConfigError, ExternalChange, Hint};
+use crate::framework::{ClusterEvent, ExternalChange, Hint, ProfileError};
 use crate::model::{AffinityTerm, NodeBase, PodInfo, Selector};
 
 /// Upstream's name.
@@ -40,10 +40,10 @@ impl Default for InterPodAffinity {
 ///
 /// # Errors
 /// Unreadable arguments, or a weight out of range.
-pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value) -> Result<Plugin, ProfileError> {
     let it: InterPodAffinity = read_args(NAME, args)?;
     if !(0..=100).contains(&it.hard_pod_affinity_weight) {
-        return Err(ConfigError::Args(NAME, "hardPodAffinityWeight: not in valid range [0-100]".to_owned()));
+        return Err(ProfileError::Args(NAME, "hardPodAffinityWeight: not in valid range [0-100]".to_owned()));
     }
     let it = Arc::new(it);
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).pre_score(&it).score(&it).requeue(&it).rules(&it))

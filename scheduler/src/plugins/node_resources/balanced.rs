@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::ResourceSpec;
 use crate::framework::plugin::{Context, Plugin, PreScore, Score};
-use crate::framework::{ConfigError, CycleState, Status};
+use crate::framework::{CycleState, ProfileError, Status};
 use crate::model::{NodeInfo, PodInfo};
 use crate::plugins::read_args;
 
@@ -31,7 +31,7 @@ impl Default for Balanced {
 ///
 /// # Errors
 /// Unreadable arguments.
-pub fn build(args: &Value) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value) -> Result<Plugin, ProfileError> {
     let it = Arc::new(read_args::<Balanced>(NAME, args)?);
     Ok(Plugin::new(NAME).pre_score(&it).score(&it).node_only())
 }

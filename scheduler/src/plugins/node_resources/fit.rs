@@ -13,7 +13,7 @@ use super::strategy::Strategy;
 use crate::framework::lister::resources_of;
 use crate::framework::plugin::{Context, Filter, Plugin, Requeue, Score};
 use crate::framework::status::Reason;
-use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, Delta, ExternalChange, Features, Hint, Status};
+use crate::framework::{ClusterEvent, Code, CycleState, Delta, ExternalChange, Features, Hint, ProfileError, Status};
 use crate::model::extended::may_be_devices;
 use crate::model::{NodeInfo, PodInfo, Resource};
 use crate::plugins::read_args;
@@ -36,11 +36,11 @@ struct Fit {
 ///
 /// # Errors
 /// Unreadable arguments, or a shape that is none.
-pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
     let mut it = read_args::<Fit>(NAME, args)?;
     it.delegates = features.extended_resources;
     if let Some(problem) = it.scoring_strategy.problem() {
-        return Err(ConfigError::Args(NAME, problem));
+        return Err(ProfileError::Args(NAME, problem));
     }
     let it = Arc::new(it);
     Ok(Plugin::new(NAME).filter(&it).score(&it).requeue(&it).node_only())
@@ -162,17 +162,17 @@ mod tests {
     use std::sync::Arc;
 
     use crate::framework::plugin::Plugin;
-    use crate::framework::{Code, ConfigError, Features};
+    use crate::framework::{Code, Features, ProfileError};
     use crate::testing::{check::Check, node, pod};
     use serde_json::{Value, json};
 
-    fn build(args: &Value) -> Result<Plugin, ConfigError> {
+    fn build(args: &Value) -> Result<Plugin, ProfileError> {
         super::build(args, Features::default())
     }
 
     #[test]
     fn devices_may_stand_for_what_a_node_has_none_of() {
-        fn delegating(args: &Value) -> Result<Plugin, ConfigError> {
+        fn delegating(args: &Value) -> Result<Plugin, ProfileError> {
             super::build(args, Features { extended_resources: true, ..Features::default() })
         }
         let asking = |name: &str, n: &str| {
@@ -257,7 +257,7 @@ mod tests {
             json!({"unknown": 1}),
         ] as [Value; 3]
         {
-            assert!(matches!(build(&args), Err(ConfigError::Args(..))), "{args}");
+            assert!(matches!(build(&args), Err(ProfileError::Args(..))), "{args}");
         }
     }
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::read_args;
 use crate::framework::plugin::{Context, Plugin, Requeue};
 use crate::framework::rule::{NodeRule, Rules};
-use crate::framework::{ClusterEvent, ConfigError, Features, Hint};
+use crate::framework::{ClusterEvent, Features, Hint, ProfileError};
 use crate::model::selector::Labels;
 use crate::model::{Demand, NodeBase, NodeInfo, PodInfo, Selector, SpreadConstraint};
 
@@ -45,11 +45,11 @@ struct PodTopologySpread {
 ///
 /// # Errors
 /// Unreadable arguments.
-pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
     let args: Args = read_args(NAME, args)?;
     let system = args.defaulting_type.as_deref() != Some("List");
     if system && !args.default_constraints.is_empty() {
-        return Err(ConfigError::Args(
+        return Err(ProfileError::Args(
             NAME,
             "when .defaultingType is System, .defaultConstraints must be empty".to_owned(),
         ));

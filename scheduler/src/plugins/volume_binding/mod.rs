@@ -27,7 +27,7 @@ use super::{pod_owns, uses_claim};
 use crate::framework::api::{Api, ApiError, AwaitedClaim};
 use crate::framework::ledger::Choice;
 use crate::framework::plugin::{Context, Filter, Plugin, PreBind, PreFilter, PreFiltered, Requeue, Reserve};
-use crate::framework::{ClusterEvent, Code, ConfigError, CycleState, ExternalChange, Features, Hint, Ledger, Status};
+use crate::framework::{ClusterEvent, Code, CycleState, ExternalChange, Features, Hint, Ledger, ProfileError, Status};
 use crate::metrics;
 use crate::model::{NodeBase, NodeInfo, PodInfo};
 
@@ -62,7 +62,7 @@ struct VolumeBinding {
 ///
 /// # Errors
 /// Unreadable arguments.
-pub fn build(args: &Value, features: Features) -> Result<Plugin, ConfigError> {
+pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
     let args: Args = read_args(NAME, args)?;
     let shape = features.capacity_scores.then(|| args.shape.unwrap_or_else(score::usual_shape));
     let it = Arc::new(VolumeBinding { timeout: Duration::from_secs(args.bind_timeout_seconds), shape });

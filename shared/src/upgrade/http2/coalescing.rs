@@ -28,7 +28,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Holds for TlsStream<S> {
     }
 }
 
-struct Inner<T> {
+struct CoalescingState<T> {
     io: T,
     gathers: bool,
     /// A full buffer was sent, and other connections have not had their turn since.
@@ -36,19 +36,19 @@ struct Inner<T> {
 }
 
 /// A connection as h2 has it; see the module.
-pub(super) struct CoalescingWriter<T>(Rc<RefCell<Inner<T>>>);
+pub(super) struct CoalescingWriter<T>(Rc<RefCell<CoalescingState<T>>>);
 
 /// Lets go what waits. Does not keep the connection.
-pub(super) struct Outgoing<T>(Weak<RefCell<Inner<T>>>);
+pub(super) struct Outgoing<T>(Weak<RefCell<CoalescingState<T>>>);
 
 /// Over a connection.
 pub(super) fn coalesced<T>(io: T) -> (CoalescingWriter<T>, Outgoing<T>) {
-    let inner = Rc::new(RefCell::new(Inner { io, gathers: false, sent: false }));
+    let inner = Rc::new(RefCell::new(CoalescingState { io, gathers: false, sent: false }));
     let outgoing = Outgoing(Rc::downgrade(&inner));
     (CoalescingWriter(inner), outgoing)
 }
 
-impl<T: Holds> Inner<T> {
+impl<T: Holds> CoalescingState<T> {
     fn take(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if !self.gathers {
             return Pin::new(&mut self.io).poll_write_vectored(cx, parts);
