@@ -5,7 +5,7 @@
 use super::control::{Limit, Limits, Quota};
 use super::limits::{MIN_SHARES, pod_huge_pages, pod_limits, pod_requests, quota, shares};
 use super::machine::page_size;
-use super::memory_qos;
+use super::memory_qos::{self, TierSettings};
 use super::name::Name;
 use super::systemd::Units;
 use super::{CgroupError, CgroupVersion, Cgroups, QosClass, ResourceConfig, Usage, qos_class};
@@ -62,17 +62,6 @@ pub struct FsCgroups {
     given: Mutex<Option<(TierSettings, Instant)>>,
     /// Memory of the node that pods may have, where tiers are limited by it.
     allocatable: i64,
-}
-
-/// Settings of the tiers that follow from the pods that run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TierSettings {
-    /// Shares of the burstable tier.
-    shares: i64,
-    /// Memory that is kept for burstable pods and for all pods.
-    kept: Option<(i64, i64)>,
-    /// Memory that burstable and best-effort pods may have.
-    most: Option<(i64, i64)>,
 }
 
 /// Upstream's `periodicQOSCgroupUpdateInterval`: shares that have not changed are written again so often.

@@ -13,6 +13,17 @@ const HIGH: &str = "memory.high";
 /// Size of pages that the kernel counts in.
 const PAGE: f64 = 4096.0;
 
+/// Settings of the tiers that follow from the pods that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TierSettings {
+    /// Shares of the burstable tier.
+    pub(super) shares: i64,
+    /// Memory that is kept for burstable pods and for all pods.
+    pub(super) kept: Option<(i64, i64)>,
+    /// Memory that burstable and best-effort pods may have.
+    pub(super) most: Option<(i64, i64)>,
+}
+
 /// Reads `qosReserved`: a share in hundredths for memory.
 ///
 /// # Errors
