@@ -85,7 +85,7 @@ fn cpu(container: &Container) -> i64 {
     amount.map_or(0, |amount| amount.milli_value())
 }
 
-/// Those that are needed and not declared.
+/// Features that are needed and not declared.
 #[must_use]
 pub fn missing<'a>(needed: &[&'a str], declared: &[String]) -> Vec<&'a str> {
     needed.iter().copied().filter(|name| !declared.iter().any(|d| d == name)).collect()

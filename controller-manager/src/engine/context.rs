@@ -4,7 +4,7 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -25,7 +25,6 @@ use super::pod_reader::PodReader;
 use super::rest::{Rest, RestError};
 use super::selectors::{BY_LABEL, Selecting, Selectors};
 use super::settings::Settings;
-use super::tally::Tallies;
 use super::{discovery, metadata, slim, wire};
 use crate::cloud::Provider;
 use crate::endpoints::held::Held as Endpoints;
@@ -66,8 +65,6 @@ struct ContextInner {
     prepared: Mutex<HashMap<&'static str, ()>>,
     /// The selectors of each kind.
     selectors: Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
-    /// Counts of the pods of replica sets, once somebody asked.
-    tallies: OnceLock<Arc<Tallies>>,
 }
 
 /// Shared by all controllers; cheap to clone.
@@ -139,7 +136,6 @@ impl Context {
             cloud: place.cloud,
             prepared: Mutex::new(HashMap::new()),
             selectors: Mutex::default(),
-            tallies: OnceLock::new(),
         };
         Self { inner: Arc::new(inner), factory }
     }
@@ -370,13 +366,6 @@ impl Context {
             informer.add_index_unless(BY_CLAIM, same_pod, super::pods::claim_keys);
         }
         informer
-    }
-
-    /// Counts of the pods of replica sets.
-    #[must_use]
-    pub fn tallies(&self) -> Arc<Tallies> {
-        let pods = self.pods();
-        Arc::clone(self.inner.tallies.get_or_init(|| Tallies::follow(&pods)))
     }
 
     /// Endpoints.

@@ -1,6 +1,7 @@
 //! Counts of the pods of replica sets, kept as pods change: a set of very many pods is looked at without a look at each of
 //! them, unless some of them are to be chosen.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +15,9 @@ use super::object;
 use super::pod::{Labels, Pod};
 use super::pods;
 
-/// Kinds whose pods are counted: replicas have labels in common, so that there are few groups of them.
-const KINDS: [&str; 2] = ["ReplicaSet", "ReplicationController"];
-
 /// Pods of one owner that have the same labels.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Group {
+pub struct LabelGroup {
     /// Pods that neither have ended nor are being deleted.
     pub active: usize,
     /// Pods that are being deleted and have not ended.
@@ -31,7 +29,7 @@ pub struct Group {
     since: BTreeMap<i64, usize>,
 }
 
-impl Group {
+impl LabelGroup {
     /// Counts the pods that have been ready for so many seconds, and says when the next one will have been.
     #[must_use]
     pub fn available(&self, min_ready: i32, now: Timestamp) -> (usize, Option<Duration>) {
@@ -82,7 +80,7 @@ impl Group {
 }
 
 /// Pods of one owner by their labels.
-pub type Groups = HashMap<Option<Arc<Labels>>, Group>;
+pub type Groups = HashMap<Option<Arc<Labels>>, LabelGroup>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -106,22 +104,24 @@ fn state(pod: &Pod) -> State {
 /// Place in which a pod is counted: its owner, its labels, its state.
 type Place<'a> = (&'a str, Option<&'a Arc<Labels>>, State);
 
-fn place(pod: &Pod) -> Option<Place<'_>> {
-    let owner = object::controller_of(&pod.metadata).filter(|owner| KINDS.contains(&owner.kind.as_str()))?;
-    Some((&owner.uid, pod.metadata.labels.as_ref().map(|labels| labels.arc()), state(pod)))
-}
-
-/// See the module.
-#[derive(Debug, Default)]
+/// Pods by the uids of their owners, which are of one kind. See the module.
+#[derive(Debug)]
 pub struct Tallies {
+    kind: Cow<'static, str>,
     by_owner: Mutex<HashMap<Box<str>, Groups>>,
 }
 
 impl Tallies {
-    /// Follows the store of an informer: whoever reads both finds in the tallies what has been in the store before.
+    /// No pods yet, of owners of a kind.
+    pub(crate) fn of_kind(kind: Cow<'static, str>) -> Self {
+        Self { kind, by_owner: Mutex::default() }
+    }
+
+    /// Follows the store of an informer, for owners of a kind: whoever reads both finds in the tallies what has been in the
+    /// store before.
     #[must_use]
-    pub fn follow(pods: &Informer<Pod>) -> Arc<Self> {
-        let tallies = Arc::new(Self::default());
+    pub fn follow(pods: &Informer<Pod>, kind: Cow<'static, str>) -> Arc<Self> {
+        let tallies = Arc::new(Self::of_kind(kind));
         let told = Arc::clone(&tallies);
         pods.add_observer(move |old, new| told.change(old, new));
         tallies
@@ -136,7 +136,13 @@ impl Tallies {
         }
     }
 
+    fn place<'a>(&self, pod: &'a Pod) -> Option<Place<'a>> {
+        let owner = object::controller_of(&pod.metadata).filter(|owner| owner.kind == self.kind)?;
+        Some((&owner.uid, pod.metadata.labels.as_ref().map(|labels| labels.arc()), state(pod)))
+    }
+
     pub(crate) fn change(&self, old: Option<&Pod>, new: Option<&Pod>) {
+        let place = |pod| self.place(pod);
         let (old, new) = (old.and_then(place), new.and_then(place));
         if old == new {
             return;
@@ -194,17 +200,17 @@ mod tests {
 
     #[test]
     fn replicas_are_one_group_however_many_there_are() {
-        let tallies = Tallies::default();
+        let tallies = Tallies::of_kind("ReplicaSet".into());
         (0..5_000).for_each(|_| tallies.change(None, Some(&pod("a", "x", 1))));
         let looked_at = tallies.of("x", |groups| (groups.len(), groups.values().map(|g| g.since.len()).sum::<usize>()));
         assert_eq!(looked_at, (1, 1));
     }
 
     proptest::proptest! {
-        /// Whatever happens to pods, in whatever order, the counts are those of the pods that there are.
+        /// Counts are those of the pods that there are, whatever happened to them in whatever order.
         #[test]
         fn tallies_are_what_counting_finds(changes in proptest::collection::vec((0..8_usize, 0..3_usize, 0..3_usize, proptest::num::u8::ANY, 0..4_u8), 0..60)) {
-            let (tallies, mut there) = (Tallies::default(), vec![None::<Pod>; 8]);
+            let (tallies, mut there) = (Tallies::of_kind("ReplicaSet".into()), vec![None::<Pod>; 8]);
             for (at, app, owner, seed, kind) in changes {
                 let new = (kind > 0).then(|| pod(["a", "b", "c"][app], ["", "x", "y"][owner], seed));
                 tallies.change(there[at].as_ref(), new.as_ref());
@@ -214,7 +220,7 @@ mod tests {
             for owner in ["x", "y"] {
                 let own: Vec<&Pod> = there.iter().flatten().filter(|p| pods::owner_uid(p) == Some(owner)).collect();
                 let active: Vec<&&Pod> = own.iter().filter(|p| pods::active(p)).collect();
-                let sum = |count: &dyn Fn(&Group) -> usize| tallies.of(owner, |groups| groups.values().map(count).sum::<usize>());
+                let sum = |count: &dyn Fn(&LabelGroup) -> usize| tallies.of(owner, |groups| groups.values().map(count).sum::<usize>());
                 proptest::prop_assert_eq!(sum(&|g| g.active), active.len());
                 proptest::prop_assert_eq!(sum(&|g| g.terminating), own.iter().filter(|p| pods::terminating(p)).count());
                 proptest::prop_assert_eq!(sum(&|g| g.ready), active.iter().filter(|p| pods::ready(p)).count());

@@ -71,7 +71,7 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
         sets: sets.store(),
         pods: pods.store(),
         namespaces: cx.informer::<Namespace>().store(),
-        tallies: cx.tallies(),
+        tallies: Tallies::follow(&pods, K::kind(&())),
         expectations: Arc::clone(&expectations),
     });
     let all = sets.store();

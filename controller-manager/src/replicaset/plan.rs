@@ -313,7 +313,7 @@ mod tests {
         ];
         let gone = owned(pod("gone", "Failed", None, false), "other");
         let stray = owned(pod("stray", "Running", None, false), "other");
-        let tallies = crate::engine::tally::Tallies::default();
+        let tallies = crate::engine::tally::Tallies::of_kind("ReplicaSet".into());
         pods.iter().chain([&gone]).for_each(|p| tallies.change(None, Some(p)));
         let selects = |labels: Option<&Labels>| labels.is_some_and(|l| l.get("app").is_some_and(|app| app == "web"));
         for (replicas, min_ready) in [(4, 0), (4, 60), (6, 10), (900, 15)] {
