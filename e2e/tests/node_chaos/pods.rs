@@ -170,6 +170,14 @@ impl<'a> Population<'a> {
         self.starts.values_mut().for_each(|starts| *starts += 1);
     }
 
+    /// Counts a kill of the kubelet while a pod starts: containerd takes a start back whose caller is gone ("context
+    /// canceled"), also when the process has begun already, and the next kubelet starts the container again.
+    pub fn start_was_cut_short(&mut self, name: &str) {
+        if let Some(starts) = self.starts.get_mut(name) {
+            *starts += 1;
+        }
+    }
+
     /// Number of times that the runtime was killed.
     pub fn runtime_kills(&self) -> usize {
         self.runtime_kills
