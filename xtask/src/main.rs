@@ -9,6 +9,7 @@ mod budget;
 mod circles;
 mod compatibility;
 mod docs;
+mod kinds;
 mod length;
 mod lock;
 mod monitoring;
@@ -30,10 +31,12 @@ use crate::tree::Tree;
 type Check = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 /// All checks, in the order in which they are printed.
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 14] = [
     ("crate-arrows", arrows::between_crates),
     ("folder-circles", arrows::between_folders),
     ("file-circles", circles::largest),
+    ("custom-questions", kinds::custom_questions),
+    ("kind-homes", kinds::without_home),
     ("doc-openings", docs::relative_openings),
     ("type-names", names::repeated),
     ("allow-reasons", allows::without_reason),

@@ -62,6 +62,8 @@ pub struct Tree {
     pub testdata: Vec<(String, Vec<u8>)>,
     /// Paths and texts of files that name metrics.
     pub monitoring: Vec<(String, String)>,
+    /// Paths and texts of the IDL of the API.
+    pub idl: Vec<(String, String)>,
     /// Paths and texts of the crates' manifests.
     pub manifests: Vec<(String, String)>,
     /// Packages that are built, those of the workspace included.
@@ -97,6 +99,8 @@ impl Tree {
             self.sources.push(Source { path: path.to_owned(), text: text()? });
         } else if path.starts_with("manifests/monitoring/") || path == "docs/MONITORING.md" {
             self.monitoring.push((path.to_owned(), text()?));
+        } else if path.starts_with("proto/k8s/") && path.ends_with(".proto") {
+            self.idl.push((path.to_owned(), text()?));
         } else if path.ends_with("/Cargo.toml") {
             self.manifests.push((path.to_owned(), text()?));
         }
