@@ -458,17 +458,6 @@ pub(crate) fn orphans_swept(pods: usize, failures: usize) {
     set("kubelet_orphan_pod_cleaned_volumes_errors", help, &[], failures as f64);
 }
 
-/// Counts a wanted image that is a volume, and how it went.
-pub(crate) fn image_volume(failed: bool) {
-    count("kubelet_image_volume_requested_total", "[BETA] Number of images that were wanted as volumes", &[]);
-    if failed {
-        let help = "[BETA] Number of images that were wanted as volumes and could not be had";
-        count("kubelet_image_volume_mounted_errors_total", help, &[]);
-    } else {
-        count("kubelet_image_volume_mounted_succeed_total", "[BETA] Number of images that became volumes", &[]);
-    }
-}
-
 /// Counts an image that was removed: for `space` or for its `age`.
 pub(crate) fn image_removed(reason: &str) {
     let help = "[ALPHA] Number of images that were removed, by reason";

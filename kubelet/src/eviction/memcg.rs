@@ -123,7 +123,7 @@ mod tests {
             fs::write(folder.join(CONTROL), "").expect("file");
         }
         let observed = Observed {
-            memory: Memory { total: 1000, used: 700, working_set: 400, rss: 0 },
+            memory: Memory { total: 1000, used: 700, working_set: 400, ..Memory::default() },
             pods_memory: Some((500, 100)),
             ..Observed::default()
         };

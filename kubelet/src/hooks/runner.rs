@@ -102,7 +102,7 @@ impl Hooks for Runner {
 mod tests {
     use super::*;
     use crate::cri::{CriError, ExecOutput};
-    use k8s_openapi::api::core::v1::{Container, Pod};
+    use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, Pod};
     use parking_lot::Mutex;
     use serde_json::json;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -124,6 +124,7 @@ mod tests {
         fn pod(&self, _: &Pod, _: &str, _: EventType, reason: &str, message: &str) {
             self.0.lock().push((reason.to_owned(), message.to_owned()));
         }
+        fn claim(&self, _: &PersistentVolumeClaim, _: EventType, _: &str, _: &str) {}
         fn node(&self, _: EventType, _: &str, _: &str) {}
     }
 

@@ -481,6 +481,7 @@ mod tests {
                 sysctls: &[],
                 tolerations_compare: false,
                 going_down: false,
+                app_armor: false,
                 declared_features: declared,
             };
             let refusal = refuse(&needs, &measure);

@@ -247,9 +247,7 @@ impl Start<'_> {
         metrics::image_volumes(wanted.len(), None);
         for (volume, wanted) in wanted {
             let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
-            let pulled = cx.images.ensure(runtime, objects, events, pod, &wanted, sandbox.clone()).await;
-            crate::metrics::image_volume(pulled.is_err());
-            let (image, _) = pulled?;
+            let (image, _) = cx.images.ensure(runtime, objects, events, pod, &wanted, sandbox.clone()).await?;
             let user_specified_image = wanted.image.unwrap_or_default();
             found.insert(volume, v1::ImageSpec { image, user_specified_image, ..v1::ImageSpec::default() });
         }

@@ -10,7 +10,7 @@ use shared::declared_features::missing;
 
 use crate::framework::config::Features;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{ClusterEvent, ProfileError, CycleState, Hint, Status};
+use crate::framework::{ClusterEvent, CycleState, Hint, ProfileError, Status};
 use crate::model::{NodeInfo, PodInfo};
 
 /// Upstream's name.
