@@ -107,7 +107,7 @@ install_and_start() {
   export KUBECONFIG=/etc/kubernetes/admin.conf
   until_ok 180 "the node is Ready" ready
   kubectl apply -f /handed/pods.yaml || fail "the pods"
-  cp /handed/static.yaml /etc/kubernetes/manifests/
+  install -D -m 0600 /handed/static.yaml /etc/kubernetes/manifests/static.yaml
   until_ok 180 "the pod runs" running
   kubectl get nodes,pods -A -o wide
   limits
