@@ -1,7 +1,8 @@
 //! Short questions about pod objects.
 
 use crate::sources::annotations;
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use shared::types::is_sidecar;
 
 /// The pod's uid; static pods carry their hash, mirror pods their own.
@@ -86,4 +87,10 @@ pub fn told<'a>(pod: &'a Pod, name: &str, id: &str) -> Option<&'a ContainerStatu
 pub fn is_critical(pod: &Pod) -> bool {
     const SYSTEM_PRIORITY: i32 = 2_000_000_000;
     is_static(pod) || is_mirror(pod) || pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= SYSTEM_PRIORITY)
+}
+/// Time left of `activeDeadlineSeconds`. Answers for `pastActiveDeadline` of upstream's `activeDeadlineHandler`.
+pub(crate) fn deadline_left(pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<SignedDuration> {
+    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+    let start = status.start_time.as_ref()?.0;
+    Some(SignedDuration::from_secs(seconds) - now.duration_since(start))
 }

@@ -15,7 +15,7 @@ const MAY_NAME: [(&str, &[&str]); 10] = [
     ("kubelet", &["proto", "shared"]),
     ("kube-proxy", &["proto", "shared"]),
     ("pki", &["proto"]),
-    ("bootstrap", &["proto", "shared"]),
+    ("bootstrap", &["proto", "shared", "pki"]),
     ("xtask", &[]),
 ];
 /// Names of the workspace's libraries in code.

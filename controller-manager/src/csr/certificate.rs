@@ -20,7 +20,7 @@ pub(super) type Oid = &'static [u64];
 /// Algorithm of a signature.
 #[derive(Clone, Copy)]
 pub(super) struct Algorithm {
-    /// Its identifier.
+    /// Object identifier.
     pub oid: Oid,
     /// RSA's algorithms have parameters, which are null.
     pub null_parameters: bool,

@@ -56,7 +56,7 @@ fn command() -> Command {
 }
 
 /// A release for one kind of processor: where its parts come from, and the folder for what is made of them.
-struct Part {
+struct ReleasePart {
     sources: Sources,
     folder: PathBuf,
 }
@@ -93,14 +93,14 @@ fn run(given: &ArgMatches) -> Result<()> {
 }
 
 /// One part for each folder of binaries; several stand side by side.
-fn parts(given: &ArgMatches, dist: &Path) -> Result<Vec<Part>> {
+fn parts(given: &ArgMatches, dist: &Path) -> Result<Vec<ReleasePart>> {
     let text = |name: &str| given.get_one::<String>(name).cloned().unwrap_or_default();
     let identity = ReleaseIdentity { version: text("release-version"), commit: text("commit"), date: text("date") };
     identity.check()?;
     let cache = given.get_one::<PathBuf>("cache").context("no cache")?;
     let folders: Vec<&(Architecture, PathBuf)> = given.get_many("binaries").unwrap_or_default().collect();
     let several = folders.len() > 1;
-    let part = |(architecture, binaries): &(Architecture, PathBuf)| Part {
+    let part = |(architecture, binaries): &(Architecture, PathBuf)| ReleasePart {
         sources: Sources {
             binaries: binaries.clone(),
             cache: cache.clone(),
@@ -114,7 +114,7 @@ fn parts(given: &ArgMatches, dist: &Path) -> Result<Vec<Part>> {
 }
 
 /// Makes some images alone; the binaries in them are left nowhere else.
-fn some(parts: &mut [Part], dist: &Path, names: &[&str], strip: bool) -> Result<()> {
+fn some(parts: &mut [ReleasePart], dist: &Path, names: &[&str], strip: bool) -> Result<()> {
     for part in &mut *parts {
         let binaries = part.folder.join(".bin");
         finish(&mut part.sources, &binaries, strip)?;

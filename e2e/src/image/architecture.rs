@@ -48,7 +48,7 @@ impl Architecture {
         if self == Self::default() { name.to_owned() } else { format!("{}-{name}", self.libraries()) }
     }
 
-    /// What is added to the name of a folder with something built for it; nothing for this machine.
+    /// Suffix of the name of a folder with something built for it; nothing for this machine.
     #[must_use]
     pub fn suffix(self) -> String {
         if self == Self::default() { String::new() } else { format!("-{}", self.image()) }

@@ -110,7 +110,7 @@ mod tests {
         found
     }
 
-    /// As `kubernetes-server-linux-amd64.tar.gz` and `kubernetes-node-linux-amd64.tar.gz` of upstream have it, which
+    /// The layout of upstream's `kubernetes-server-linux-amd64.tar.gz` and `kubernetes-node-linux-amd64.tar.gz`, which
     /// scripts for machines without a network unpack and import.
     #[test]
     fn tarballs_have_upstreams_layout_and_are_the_same_bytes_again() {

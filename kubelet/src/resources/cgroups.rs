@@ -3,7 +3,7 @@
 //! `qos_container_manager_linux.go`.
 
 use super::control::{Limit, Limits, Quota};
-use super::limits::{MIN_SHARES, pod_huge_pages, pod_limits, pod_requests, quota, shares};
+use super::limits::{MIN_SHARES, pod_huge_pages, pod_limits, pod_requests, quota, raises, shares};
 use super::machine::page_size;
 use super::memory_qos::{self, TierSettings};
 use super::name::Name;
@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Limit of huge pages of a tier: its pods have their own.
 /// More memory than this is no limit; the kernel rounds it.
 const UNLIMITED: u64 = 1 << 62;
+/// Limit of huge pages of a tier: its pods have their own.
 const UNBOUNDED_HUGE_PAGES: u64 = 1 << 62;
 
 /// Folder of the hierarchy without controllers, on machines that have it beside those of v1.
@@ -527,11 +527,6 @@ pub(super) fn inherit(mount: &Path, path: &str) {
             fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}")).ok();
         }
     }
-}
-
-/// Reports whether `wanted` allows more than `now`; none is no limit.
-fn raises(now: Option<i64>, wanted: Option<i64>) -> bool {
-    now.is_some_and(|now| wanted.is_none_or(|wanted| wanted > now))
 }
 
 fn stat_value(text: &str, name: &str) -> Option<u64> {

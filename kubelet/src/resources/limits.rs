@@ -289,6 +289,11 @@ pub fn sandbox_resources(pod: &Pod, config: &ResourceConfig) -> (LinuxContainerR
     (overhead, build(pod_requests(&without), pod_limits(&without)))
 }
 
+/// Reports whether `wanted` allows more than `now`; none is no limit.
+pub(super) fn raises(now: Option<i64>, wanted: Option<i64>) -> bool {
+    now.is_some_and(|now| wanted.is_none_or(|wanted| wanted > now))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

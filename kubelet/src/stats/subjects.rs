@@ -49,7 +49,7 @@ impl MeasuredCgroup {
 
 /// Facts of the runtime about a container or sandbox.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct RuntimeFacts {
     container: String,
     image: String,
     made: i64,
@@ -110,7 +110,7 @@ impl Stats {
     }
 
     /// Asks the runtime for what it runs, by id.
-    async fn known(&self, sandboxes: bool) -> HashMap<String, Known> {
+    async fn known(&self, sandboxes: bool) -> HashMap<String, RuntimeFacts> {
         let runtime = &self.manager.context().runtime;
         let listed = async { if sandboxes { runtime.list_sandboxes(None).await } else { Ok(Vec::new()) } };
         let (containers, sandboxes) = tokio::join!(runtime.list_containers(None), listed);
@@ -121,13 +121,16 @@ impl Stats {
             }
             let name = container.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
             let image = container.image.map(|image| image.image).unwrap_or_default();
-            known.insert(container.id, Known { container: name, image, made: container.created_at, is_sandbox: false });
+            known.insert(
+                container.id,
+                RuntimeFacts { container: name, image, made: container.created_at, is_sandbox: false },
+            );
         }
         for sandbox in sandboxes.unwrap_or_default() {
             let image = self.sandbox_image(&sandbox.id).await;
             known.insert(
                 sandbox.id,
-                Known { container: String::new(), image, made: sandbox.created_at, is_sandbox: true },
+                RuntimeFacts { container: String::new(), image, made: sandbox.created_at, is_sandbox: true },
             );
         }
         known

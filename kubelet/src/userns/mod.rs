@@ -31,7 +31,7 @@ const LARGEST: u64 = 1 << 16;
 /// A range of ids of the node, as it is seen in the namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Mapping {
+struct RecordedMapping {
     host_id: u32,
     container_id: u32,
     length: u32,
@@ -41,23 +41,23 @@ struct Mapping {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Mappings {
-    uid_mappings: Vec<Mapping>,
-    gid_mappings: Vec<Mapping>,
+    uid_mappings: Vec<RecordedMapping>,
+    gid_mappings: Vec<RecordedMapping>,
 }
 
 impl Mappings {
-    fn of(mapping: Mapping) -> Self {
+    fn of(mapping: RecordedMapping) -> Self {
         Self { uid_mappings: vec![mapping], gid_mappings: vec![mapping] }
     }
 
     /// The one range that uids and gids share, from 0 on.
-    fn checked(&self) -> Result<Mapping, String> {
+    fn checked(&self) -> Result<RecordedMapping, String> {
         let invalid = |why: &str| Err(format!("invalid user namespace configuration: {why}"));
         let [uids] = self.uid_mappings[..] else { return invalid("no more than one mapping allowed.") };
         let [gids] = self.gid_mappings[..] else { return invalid("GID and UID mappings should be identical.") };
         match uids {
             _ if uids != gids => invalid("GID and UID mapping should be identical"),
-            Mapping { container_id: 0, .. } => Ok(uids),
+            RecordedMapping { container_id: 0, .. } => Ok(uids),
             _ => invalid("UID 0 must be mapped"),
         }
     }
@@ -155,8 +155,8 @@ impl UserNamespaces {
     }
 
     /// Notes that a pod has a range.
-    fn record(&self, allocations: &mut Allocations, uid: &str, mapping: Mapping) -> Result<(), String> {
-        let Mapping { host_id, length, .. } = mapping;
+    fn record(&self, allocations: &mut Allocations, uid: &str, mapping: RecordedMapping) -> Result<(), String> {
+        let RecordedMapping { host_id, length, .. } = mapping;
         if length != self.length {
             return Err(format!("wrong user namespace length {length}"));
         }
@@ -184,7 +184,7 @@ impl UserNamespaces {
     }
 
     /// Gives a pod the next free range after a random one: a pod does not get what the one before it had.
-    fn allocate(&self, allocations: &mut Allocations, uid: &str) -> Result<Mapping, String> {
+    fn allocate(&self, allocations: &mut Allocations, uid: &str) -> Result<RecordedMapping, String> {
         let begin = rand::random_range(0..self.count.max(1));
         let numbers = (begin..self.count).chain(0..begin).map(|index| self.first + index);
         let mut free = numbers.filter(|number| !allocations.taken.contains(number));
@@ -192,11 +192,11 @@ impl UserNamespaces {
             free.next().ok_or_else(|| "could not find an empty slot to allocate a user namespace".to_owned())?;
         allocations.taken.insert(number);
         allocations.by_pod.insert(uid.to_owned(), number);
-        Ok(Mapping { host_id: number * self.length, container_id: 0, length: self.length })
+        Ok(RecordedMapping { host_id: number * self.length, container_id: 0, length: self.length })
     }
 
     /// Returns the range of a pod, which it gets now if it has none.
-    fn of_pod(&self, uid: &str) -> Result<Mapping, String> {
+    fn of_pod(&self, uid: &str) -> Result<RecordedMapping, String> {
         let mut allocations = self.allocations.lock();
         if let Some(mappings) = self.read(uid)? {
             let mapping = mappings.checked().and_then(|mapping| {
@@ -262,7 +262,7 @@ pub fn mappings(
         return Ok(Some(v1::UserNamespace { mode, ..v1::UserNamespace::default() }));
     }
     check_handler(handler, handlers)?;
-    let Mapping { host_id, container_id, length } = namespaces.of_pod(pods::uid(pod))?;
+    let RecordedMapping { host_id, container_id, length } = namespaces.of_pod(pods::uid(pod))?;
     let range = vec![v1::IdMapping { host_id, container_id, length }];
     Ok(Some(v1::UserNamespace { mode: v1::NamespaceMode::Pod.into(), uids: range.clone(), gids: range }))
 }

@@ -57,7 +57,7 @@ pub(crate) struct GrowthFailure {
 
 /// Facts about a volume on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Known {
+struct VolumeGrowth {
     /// Size in bytes that the volume is known to have.
     size: i64,
     /// Growing has failed for good at least once.
@@ -106,7 +106,7 @@ fn state(claim: &PersistentVolumeClaim) -> Option<&str> {
 }
 
 /// Decides whether a volume has to grow: upstream's `nodeExpandVolume`, `checkForRecoveryFromExpansion` and `runPreCheck`.
-fn step(claim: &PersistentVolumeClaim, size: &str, is_read_only: bool, known: &Known) -> GrowthStep {
+fn step(claim: &PersistentVolumeClaim, size: &str, is_read_only: bool, known: &VolumeGrowth) -> GrowthStep {
     let (Some(had), Some(wanted)) = (had(claim), bytes(size)) else { return GrowthStep::Nothing };
     if wanted <= known.size || known.is_in_use {
         return GrowthStep::Nothing;
@@ -174,7 +174,7 @@ pub(crate) struct Grower {
     objects: Arc<dyn ObjectSource>,
     events: Arc<dyn EventSink>,
     /// By the volumes' names in the node's status.
-    known: Mutex<HashMap<String, Known>>,
+    known: Mutex<HashMap<String, VolumeGrowth>>,
 }
 
 impl Grower {
@@ -193,18 +193,18 @@ impl Grower {
         self.events.claim(request.claim, kind, reason, message);
     }
 
-    fn know(&self, request: &GrowthRequest<'_>) -> Known {
+    fn know(&self, request: &GrowthRequest<'_>) -> VolumeGrowth {
         let mut all = self.known.lock();
-        let known = all.entry(request.unique.to_owned()).or_insert_with(|| Known {
+        let known = all.entry(request.unique.to_owned()).or_insert_with(|| VolumeGrowth {
             // As far as anybody has written down.
             size: had(request.claim).unwrap_or_default(),
-            ..Known::default()
+            ..VolumeGrowth::default()
         });
         known.pods.insert(pods::uid(request.pod).to_owned());
         known.clone()
     }
 
-    fn note(&self, unique: &str, change: impl FnOnce(&mut Known)) {
+    fn note(&self, unique: &str, change: impl FnOnce(&mut VolumeGrowth)) {
         if let Some(known) = self.known.lock().get_mut(unique) {
             change(known);
         }

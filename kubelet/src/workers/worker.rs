@@ -218,7 +218,7 @@ impl Worker {
             let Some(observed) = self.observe().await else { return RoundResults::Retry };
             self.size_cgroup(pod, &observed).await;
             let status = self.publish(pod, &observed, false, false);
-            if let Some(left) = deadline_left(pod, &status, Timestamp::now())
+            if let Some(left) = pods::deadline_left(pod, &status, Timestamp::now())
                 && left <= SignedDuration::ZERO
             {
                 let text = "Pod was active on the node longer than the specified deadline";
@@ -256,7 +256,7 @@ impl Worker {
         let now = Timestamp::now();
         let mut wake =
             SignedDuration::try_from(self.cx.settings.sync_frequency).unwrap_or(SignedDuration::from_secs(60));
-        if let Some(left) = deadline_left(pod, status, now) {
+        if let Some(left) = pods::deadline_left(pod, status, now) {
             wake = wake.min(left);
         }
         for (name, (reason, _)) in &self.waiting {
@@ -525,13 +525,6 @@ fn finished_last(status: &PodStatus, name: &str) -> Option<Timestamp> {
     let mut all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let last = all.find(|s| s.name == name)?.last_state.as_ref()?;
     Some(last.terminated.as_ref()?.finished_at.as_ref()?.0)
-}
-
-/// Time left of `activeDeadlineSeconds`.
-fn deadline_left(pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<SignedDuration> {
-    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
-    let start = status.start_time.as_ref()?.0;
-    Some(SignedDuration::from_secs(seconds) - now.duration_since(start))
 }
 
 /// The spec of the container to start; ephemeral ones are brought into the ordinary form.

@@ -106,13 +106,13 @@ const SIZES: Sizes = Sizes { old: 1 << 30, new: 2 << 30 };
 #[test]
 fn volumes_grow_when_the_controller_has_done_its_part() {
     let claim = |status: &Value| Stored::new(status).claim();
-    let known = |size: i64| Known { size, ..Known::default() };
+    let known = |size: i64| VolumeGrowth { size, ..VolumeGrowth::default() };
     let grow = |party| GrowthStep::Grow("2Gi".to_owned(), 2 << 30, party);
     let recovering = |is_stale| grow(Party::Recovering { is_stale });
     let size = |size: &str| json!({"capacity": {"storage": size}});
     let grown = json!({"capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "2Gi"}});
-    let failed = Known { has_failed: true, ..known(1 << 30) };
-    let in_use = Known { is_in_use: true, ..known(1 << 30) };
+    let failed = VolumeGrowth { has_failed: true, ..known(1 << 30) };
+    let in_use = VolumeGrowth { is_in_use: true, ..known(1 << 30) };
     let other = json!({"capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "1536Mi"},
         "allocatedResourceStatuses": {"storage": PENDING}});
     for (status, is_read_only, known, expected) in [
