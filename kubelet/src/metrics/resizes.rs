@@ -63,8 +63,11 @@ pub(crate) fn worked(took: Duration, succeeded: bool) {
     durations.with_label_values(&[if succeeded { "true" } else { "false" }]).observe(took.as_secs_f64() * 1e3);
 }
 
-/// Reasons why the resizes of pods wait, in lower case, and whether they are under way, by the pods' uids.
-static STATES: LazyLock<Mutex<HashMap<String, (Option<String>, bool)>>> = LazyLock::new(Mutex::default);
+/// Reason why a pod's resize waits, in lower case, and whether it is under way.
+type ResizeState = (Option<String>, bool);
+
+/// Resizes that wait or are under way, by the pods' uids.
+static STATES: LazyLock<Mutex<HashMap<String, ResizeState>>> = LazyLock::new(Mutex::default);
 
 /// Notes the progress of a pod's resize: why it waits, and whether some container does not have yet what is allocated.
 pub(crate) fn progress(uid: &str, pending: Option<&str>, running: bool) {
@@ -90,7 +93,7 @@ pub(super) fn show() {
     tell(&STATES.lock());
 }
 
-fn tell(states: &HashMap<String, (Option<String>, bool)>) {
+fn tell(states: &HashMap<String, ResizeState>) {
     let running = states.values().filter(|(_, running)| *running).count();
     set("kubelet_pod_in_progress_resizes", "[ALPHA] Number of resizes that are under way", &[], number(running));
     let pending = gauge("kubelet_pod_pending_resizes", "[ALPHA] Number of resizes that wait, by reason", &["reason"]);

@@ -264,7 +264,7 @@ pub(super) fn write(host: &Host<'_>, rows: &[Row], devices: &DeviceNames, sink: 
         let name = format!("container_network_{name}");
         page.family(&name, "counter", "Cumulative count of the network");
         for (row, traffic) in rows.iter().flat_map(|row| row.network.iter().map(move |traffic| (row, traffic))) {
-            let own = [(LabelSlot::AfterImage, "interface", traffic.interface.as_str())];
+            let own = [(LabelSlot::Image, "interface", traffic.interface.as_str())];
             page.series(&name, &row.labels, &own, float(traffic.counters[position]), &row.at);
         }
     }
@@ -300,14 +300,14 @@ fn cpu_and_failures(page: &mut Exposition<'_>, rows: &[Row]) {
     let name = "container_cpu_usage_seconds_total";
     page.family(name, "counter", "Seconds of processors in all");
     for (row, used) in rows.iter().filter_map(|row| Some((row, row.stats.cpu[0].filter(|used| *used > 0)?))) {
-        page.series(name, &row.labels, &[(LabelSlot::AfterContainer, "cpu", "total")], seconds(used), &row.at);
+        page.series(name, &row.labels, &[(LabelSlot::Container, "cpu", "total")], seconds(used), &row.at);
     }
     let name = "container_memory_failures_total";
     page.family(name, "counter", "Exposition faults");
     for row in rows {
         for (place, kind) in ["pgfault", "pgmajfault"].into_iter().enumerate() {
             for scope in ["container", "hierarchy"] {
-                let own = [(LabelSlot::AfterContainer, "failure_type", kind), (LabelSlot::AfterPod, "scope", scope)];
+                let own = [(LabelSlot::Container, "failure_type", kind), (LabelSlot::Pod, "scope", scope)];
                 page.series(name, &row.labels, &own, float(row.stats.parts.faults[place]), &row.at);
             }
         }
@@ -315,12 +315,12 @@ fn cpu_and_failures(page: &mut Exposition<'_>, rows: &[Row]) {
     let name = "container_tasks_state";
     page.family(name, "gauge", "Tasks by state, which are not counted");
     for (row, state) in rows.iter().flat_map(|row| STATES.map(|state| (row, state))) {
-        page.series(name, &row.labels, &[(LabelSlot::AfterPod, "state", state)], 0.0, &row.at);
+        page.series(name, &row.labels, &[(LabelSlot::Pod, "state", state)], 0.0, &row.at);
     }
     let name = "container_ulimits_soft";
     page.family(name, "gauge", "Soft limits of the first process");
     for (row, limit) in rows.iter().filter_map(|row| Some((row, row.ulimit?))) {
-        page.series(name, &row.labels, &[(LabelSlot::AfterPod, "ulimit", "max_open_files")], limit, &row.at);
+        page.series(name, &row.labels, &[(LabelSlot::Pod, "ulimit", "max_open_files")], limit, &row.at);
     }
 }
 
@@ -339,7 +339,7 @@ fn disks(page: &mut Exposition<'_>, host: &Host<'_>, rows: &[Row], devices: &Dev
             page.family(name, kind, "Of the file system or device");
         }
         for (row, device, value) in samples {
-            page.series(name, &row.labels, &[(LabelSlot::AfterContainer, "device", &device)], value, &row.at);
+            page.series(name, &row.labels, &[(LabelSlot::Container, "device", &device)], value, &row.at);
         }
     }
 }
@@ -359,10 +359,10 @@ fn usage_of_devices(page: &mut Exposition<'_>, rows: &[Row], devices: &DeviceNam
         let (major, minor) = (io.major.to_string(), io.minor.to_string());
         for (operation, bytes) in &io.bytes {
             let own = [
-                (LabelSlot::AfterContainer, "device", name_of(devices, io)),
-                (LabelSlot::AfterImage, "major", &major),
-                (LabelSlot::AfterImage, "minor", &minor),
-                (LabelSlot::AfterNamespace, "operation", operation),
+                (LabelSlot::Container, "device", name_of(devices, io)),
+                (LabelSlot::Image, "major", &major),
+                (LabelSlot::Image, "minor", &minor),
+                (LabelSlot::Namespace, "operation", operation),
             ];
             page.series(name, &row.labels, &own, float(*bytes), &row.at);
         }

@@ -21,17 +21,17 @@ pub(super) struct Labels {
     ends: [usize; 4],
 }
 
-/// LabelSlot of a family's own labels among those of its subject.
+/// Place of a family's own labels among those of its subject: after the label of this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelSlot {
     /// `cpu`, `device`, `failure_type`.
-    AfterContainer = 0,
+    Container = 0,
     /// `interface`, `major`, `minor`.
-    AfterImage = 1,
+    Image = 1,
     /// `operation`.
-    AfterNamespace = 2,
+    Namespace = 2,
     /// `scope`, `state`, `ulimit`.
-    AfterPod = 3,
+    Pod = 3,
 }
 
 /// A label of a family: its place, name and value.
@@ -183,13 +183,13 @@ mod tests {
         let text = page(|page| {
             page.family("m", "gauge", "help");
             page.series("m", &labels, &[], 1.0, " 5");
-            page.series("m", &labels, &[(LabelSlot::AfterContainer, "cpu", "total")], 0.5, "");
+            page.series("m", &labels, &[(LabelSlot::Container, "cpu", "total")], 0.5, "");
             let own = [
-                (LabelSlot::AfterContainer, "device", "d"),
-                (LabelSlot::AfterImage, "major", "8"),
-                (LabelSlot::AfterImage, "minor", "0"),
-                (LabelSlot::AfterNamespace, "operation", "Read"),
-                (LabelSlot::AfterPod, "state", "s"),
+                (LabelSlot::Container, "device", "d"),
+                (LabelSlot::Image, "major", "8"),
+                (LabelSlot::Image, "minor", "0"),
+                (LabelSlot::Namespace, "operation", "Read"),
+                (LabelSlot::Pod, "state", "s"),
             ];
             page.series("m", &labels, &own, -1.0, "");
             page.sample("x", &[("a", "q\"\\\n")], 1e300);

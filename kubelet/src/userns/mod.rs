@@ -91,17 +91,17 @@ impl UserNamespaces {
     pub fn new(root: &Path, ids: IdRange, ids_per_pod: Option<i64>, max_pods: i64) -> Result<Self, String> {
         let length = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(UNIT);
         let ids = ids.or_all(length);
-        if length == 0 || length % UNIT != 0 {
+        if length == 0 || !length.is_multiple_of(UNIT) {
             return Err(format!("kubelet user namespace length {length} is not a multiple of {UNIT}"));
         }
         let (first, count) = (ids.first / length, ids.length / length);
-        if ids.first % length != 0 {
+        if !ids.first.is_multiple_of(length) {
             return Err(format!("kubelet user assigned ID {} is not a multiple of {length}", ids.first));
         }
         if ids.first < length {
             return Err(format!("kubelet user assigned ID {} must be greater or equal to {length}", ids.first));
         }
-        if ids.length % length != 0 {
+        if !ids.length.is_multiple_of(length) {
             return Err(format!("kubelet user assigned IDs length {} is not a multiple of {length}", ids.length));
         }
         if i64::from(count) < max_pods {
