@@ -11,7 +11,7 @@ use shared::types::OLD_CLASS;
 use super::text::{access_modes, condition, flag, int, list, since, size, text, text_or};
 use super::text::{age, name};
 
-pub(super) fn node(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn node(o: &Value, now: Timestamp) -> Vec<Value> {
     let mut status = vec![match condition(o, "Ready") {
         "True" => "Ready",
         "" => "Unknown",
@@ -55,11 +55,11 @@ pub(super) fn node(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn namespace(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn namespace(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/status/phase")), age(o, now)]
 }
 
-pub(super) fn component_status(o: &Value, _: Timestamp) -> Vec<Value> {
+pub(crate) fn component_status(o: &Value, _: Timestamp) -> Vec<Value> {
     let healthy = list(o, "/conditions").iter().find(|c| c["type"] == "Healthy");
     let (status, message, error) = match healthy {
         None => ("Unknown", "", ""),
@@ -70,11 +70,11 @@ pub(super) fn component_status(o: &Value, _: Timestamp) -> Vec<Value> {
     vec![name(o), json!(status), json!(message), json!(error)]
 }
 
-pub(super) fn config_map(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn config_map(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(size(o, "/data") + size(o, "/binaryData")), age(o, now)]
 }
 
-pub(super) fn secret(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn secret(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/type")), json!(size(o, "/data")), age(o, now)]
 }
 
@@ -126,7 +126,7 @@ fn event_with(o: &Value, now: Timestamp, f: &EventFields) -> Vec<Value> {
     ]
 }
 
-pub(super) fn event(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn event(o: &Value, now: Timestamp) -> Vec<Value> {
     let f = EventFields {
         about: "involvedObject",
         message: "/message",
@@ -140,7 +140,7 @@ pub(super) fn event(o: &Value, now: Timestamp) -> Vec<Value> {
     event_with(o, now, &f)
 }
 
-pub(super) fn event_v1(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn event_v1(o: &Value, now: Timestamp) -> Vec<Value> {
     let f = EventFields {
         about: "regarding",
         message: "/note",
@@ -164,7 +164,7 @@ fn class(o: &Value) -> &str {
     old.unwrap_or_else(|| text(o, "/spec/storageClassName"))
 }
 
-pub(super) fn volume(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn volume(o: &Value, now: Timestamp) -> Vec<Value> {
     let claim = match o.pointer("/spec/claimRef").filter(|c| c.is_object()) {
         Some(c) => format!("{}/{}", text(c, "/namespace"), text(c, "/name")),
         None => String::new(),
@@ -184,7 +184,7 @@ pub(super) fn volume(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn claim(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn claim(o: &Value, now: Timestamp) -> Vec<Value> {
     let bound = !text(o, "/spec/volumeName").is_empty();
     let (capacity, modes) = if bound {
         (text(o, "/status/capacity/storage"), access_modes(list(o, "/status/accessModes")))
@@ -204,7 +204,7 @@ pub(super) fn claim(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn storage_class(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn storage_class(o: &Value, now: Timestamp) -> Vec<Value> {
     let annotations = &o["metadata"]["annotations"];
     let default = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
     let shown = if default.iter().any(|k| annotations[*k] == "true") {
@@ -222,7 +222,7 @@ pub(super) fn storage_class(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn csi_driver(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn csi_driver(o: &Value, now: Timestamp) -> Vec<Value> {
     let audiences: Vec<&str> = list(o, "/spec/tokenRequests").iter().map(|t| text(t, "/audience")).collect();
     let modes: Vec<&str> = list(o, "/spec/volumeLifecycleModes").iter().filter_map(Value::as_str).collect();
     let shown = |l: &[&str], absent: &str| if l.is_empty() { absent.to_owned() } else { l.join(",") };
@@ -238,11 +238,11 @@ pub(super) fn csi_driver(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn csi_node(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn csi_node(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(list(o, "/spec/drivers").len()), age(o, now)]
 }
 
-pub(super) fn volume_attachment(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn volume_attachment(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         name(o),
         json!(text(o, "/spec/attacher")),
@@ -253,18 +253,18 @@ pub(super) fn volume_attachment(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn volume_attributes_class(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn volume_attributes_class(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/driverName")), age(o, now)]
 }
 
-pub(super) fn lease(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn lease(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/spec/holderIdentity")), age(o, now)]
 }
 
 /// Servers that are shown by name.
 const MOST_SERVERS: usize = 3;
 
-pub(super) fn storage_version(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn storage_version(o: &Value, now: Timestamp) -> Vec<Value> {
     let servers = list(o, "/status/storageVersions");
     let said = |server: &Value| format!("{}={}", text(server, "/apiServerID"), text(server, "/encodingVersion"));
     let mut shown = servers.iter().take(MOST_SERVERS).map(said).collect::<Vec<_>>().join(",");
@@ -275,12 +275,12 @@ pub(super) fn storage_version(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(common), json!(shown), age(o, now)]
 }
 
-pub(super) fn lease_candidate(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn lease_candidate(o: &Value, now: Timestamp) -> Vec<Value> {
     let of = |field: &str| json!(text(o, &format!("/spec/{field}")));
     vec![name(o), of("leaseName"), of("binaryVersion"), of("emulationVersion"), age(o, now)]
 }
 
-pub(super) fn storage_migration(o: &Value, _: Timestamp) -> Vec<Value> {
+pub(crate) fn storage_migration(o: &Value, _: Timestamp) -> Vec<Value> {
     let (group, plural) = (text(o, "/spec/resource/group"), text(o, "/spec/resource/resource"));
     let migrated = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
     let mut held = list(o, "/status/conditions").iter().filter(|c| c["status"] == "True").map(|c| text(c, "/type"));
@@ -288,7 +288,7 @@ pub(super) fn storage_migration(o: &Value, _: Timestamp) -> Vec<Value> {
     vec![name(o), json!(migrated), json!(state)]
 }
 
-pub(super) fn api_service(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn api_service(o: &Value, now: Timestamp) -> Vec<Value> {
     let service = match o.pointer("/spec/service").filter(|s| s.is_object()) {
         Some(s) => format!("{}/{}", text(s, "/namespace"), text(s, "/name")),
         None => "Local".to_owned(),
@@ -302,16 +302,16 @@ pub(super) fn api_service(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(service), json!(available), age(o, now)]
 }
 
-pub(super) fn runtime_class(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn runtime_class(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/handler")), age(o, now)]
 }
 
-pub(super) fn priority_class(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn priority_class(o: &Value, now: Timestamp) -> Vec<Value> {
     let policy = text_or(o, "/preemptionPolicy", "PreemptLowerPriority");
     vec![name(o), json!(int(o, "/value")), json!(flag(o, "/globalDefault")), age(o, now), json!(policy)]
 }
 
-pub(super) fn resource_claim(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn resource_claim(o: &Value, now: Timestamp) -> Vec<Value> {
     let mut states = Vec::new();
     if !o["metadata"]["deletionTimestamp"].is_null() {
         states.push("deleted");
@@ -327,7 +327,7 @@ pub(super) fn resource_claim(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(states.join(",")), age(o, now)]
 }
 
-pub(super) fn resource_slice(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn resource_slice(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         name(o),
         json!(text(o, "/spec/nodeName")),
@@ -337,7 +337,7 @@ pub(super) fn resource_slice(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn device_taint_rule(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn device_taint_rule(o: &Value, now: Timestamp) -> Vec<Value> {
     let of = |field: &str| json!(text(o, &format!("/spec/taint/{field}")));
     let since = since(o.pointer("/spec/taint/timeAdded"), now);
     vec![name(o), of("key"), of("value"), of("effect"), json!(since), age(o, now)]

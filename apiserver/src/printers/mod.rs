@@ -5,18 +5,20 @@
 //! `api/v1/<plural>` or `apis/<group>/<version>/<plural>`).
 
 mod cells;
-mod cluster;
-mod network;
+pub(crate) mod cluster;
+pub(crate) mod network;
 mod pods;
-mod policy;
+pub(crate) mod policy;
 mod text;
-mod workloads;
+pub(crate) mod workloads;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use proto::Value;
 use proto::resources::Resource;
+
+pub(crate) use cells::Cells;
 
 use crate::machinery::table::{Column, since};
 
@@ -66,7 +68,8 @@ pub fn columns(row: &Resource) -> &[Column] {
     all().get(&key).map_or_else(generic, Vec::as_slice)
 }
 
-/// The cells of an object of a built-in resource, one per column; ages are counted up to `now`.
-pub fn cells(row: &Resource, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
-    cells::cells_of(row, object, columns(row), now)
+/// The cells of an object of a built-in resource, one per column, by the function of its kind; ages are counted up to
+/// `now`.
+pub(crate) fn cells(cells: Option<Cells>, row: &Resource, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+    cells::cells_of(cells, object, columns(row), now)
 }

@@ -45,7 +45,7 @@ fn external(o: &Value) -> String {
     }
 }
 
-pub(super) fn service(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn service(o: &Value, now: Timestamp) -> Vec<Value> {
     let ports: Vec<String> = list(o, "/spec/ports")
         .iter()
         .map(|p| match int(p, "/nodePort") {
@@ -65,7 +65,7 @@ pub(super) fn service(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn endpoints(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn endpoints(o: &Value, now: Timestamp) -> Vec<Value> {
     let mut all = Vec::new();
     for subset in list(o, "/subsets") {
         let addresses = list(subset, "/addresses");
@@ -81,7 +81,7 @@ pub(super) fn endpoints(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(shown), age(o, now)]
 }
 
-pub(super) fn endpoint_slice(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn endpoint_slice(o: &Value, now: Timestamp) -> Vec<Value> {
     let ports: Vec<String> = list(o, "/ports")
         .iter()
         .map(|p| match (p["port"].as_i64(), text(p, "/name")) {
@@ -95,7 +95,7 @@ pub(super) fn endpoint_slice(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/addressType")), json!(shown(&ports)), json!(shown(&addresses)), age(o, now)]
 }
 
-pub(super) fn ingress(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn ingress(o: &Value, now: Timestamp) -> Vec<Value> {
     let hosts: Vec<String> =
         list(o, "/spec/rules").iter().map(|r| text(r, "/host").to_owned()).filter(|h| !h.is_empty()).collect();
     let hosts = if hosts.is_empty() { "*".to_owned() } else { some(&hosts, 3, ",") };
@@ -115,7 +115,7 @@ pub(super) fn ingress(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn ingress_class(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn ingress_class(o: &Value, now: Timestamp) -> Vec<Value> {
     let p = &o["spec"]["parameters"];
     let parameters = match (p.is_object(), text(p, "/apiGroup")) {
         (false, _) => "<none>".to_owned(),
@@ -125,15 +125,15 @@ pub(super) fn ingress_class(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text(o, "/spec/controller")), json!(parameters), age(o, now)]
 }
 
-pub(super) fn network_policy(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn network_policy(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(selector(o.pointer("/spec/podSelector"))), age(o, now)]
 }
 
-pub(super) fn service_cidr(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn service_cidr(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(strings(o, "/spec/cidrs").join(",")), age(o, now)]
 }
 
-pub(super) fn ip_address(o: &Value, _: Timestamp) -> Vec<Value> {
+pub(crate) fn ip_address(o: &Value, _: Timestamp) -> Vec<Value> {
     let r = &o["spec"]["parentRef"];
     let mut parts = vec![match text(r, "/group") {
         "" => text(r, "/resource").to_owned(),

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::text::{age, name};
 use super::text::{condition, duration, int, labels, list, some, text, text_or};
 
-pub(super) fn resource_quota(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn resource_quota(o: &Value, now: Timestamp) -> Vec<Value> {
     let (mut requests, mut limits) = (Vec::new(), Vec::new());
     for (key, hard) in o.pointer("/status/hard").and_then(Value::as_object).into_iter().flatten() {
         let used = o.pointer("/status/used").and_then(|u| u.get(key)).and_then(Value::as_str).unwrap_or("0");
@@ -25,7 +25,7 @@ fn number_or_percent(v: &Value) -> String {
     }
 }
 
-pub(super) fn disruption_budget(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn disruption_budget(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         name(o),
         json!(number_or_percent(&o["spec"]["minAvailable"])),
@@ -61,7 +61,7 @@ fn metric(spec: &Value, current: &Value) -> String {
     )
 }
 
-pub(super) fn autoscaler(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn autoscaler(o: &Value, now: Timestamp) -> Vec<Value> {
     let reference = format!("{}/{}", text(o, "/spec/scaleTargetRef/kind"), text(o, "/spec/scaleTargetRef/name"));
     let mut targets: Vec<String> = list(o, "/spec/metrics")
         .iter()
@@ -88,7 +88,7 @@ pub(super) fn autoscaler(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn binding(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn binding(o: &Value, now: Timestamp) -> Vec<Value> {
     let subjects = |kind: &str| -> String {
         let named = list(o, "/subjects").iter().filter(|s| s["kind"] == kind).map(|s| match kind {
             "ServiceAccount" => format!("{}/{}", text(s, "/namespace"), text(s, "/name")),
@@ -107,7 +107,7 @@ pub(super) fn binding(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn signing_request(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn signing_request(o: &Value, now: Timestamp) -> Vec<Value> {
     let has = |kind: &str| list(o, "/status/conditions").iter().any(|c| c["type"] == kind);
     let mut status = match (has("Denied"), has("Approved")) {
         (true, _) => "Denied",
@@ -133,11 +133,11 @@ pub(super) fn signing_request(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn trust_bundle(o: &Value, _: Timestamp) -> Vec<Value> {
+pub(crate) fn trust_bundle(o: &Value, _: Timestamp) -> Vec<Value> {
     vec![name(o), json!(text_or(o, "/spec/signerName", "<none>"))]
 }
 
-pub(super) fn pod_certificate_request(o: &Value, _: Timestamp) -> Vec<Value> {
+pub(crate) fn pod_certificate_request(o: &Value, _: Timestamp) -> Vec<Value> {
     let of = |field: &str| json!(text(o, &format!("/spec/{field}")));
     let ends = ["Issued", "Denied", "Failed"];
     let state = ends.into_iter().find(|kind| condition(o, kind) == "True").unwrap_or("Pending");
@@ -152,15 +152,15 @@ pub(super) fn pod_certificate_request(o: &Value, _: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn webhooks(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn webhooks(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(list(o, "/webhooks").len()), age(o, now)]
 }
 
-pub(super) fn validating_policy(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn validating_policy(o: &Value, now: Timestamp) -> Vec<Value> {
     admission_policy(o, "/spec/validations", now)
 }
 
-pub(super) fn mutating_policy(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn mutating_policy(o: &Value, now: Timestamp) -> Vec<Value> {
     admission_policy(o, "/spec/mutations", now)
 }
 
@@ -172,7 +172,7 @@ fn admission_policy(o: &Value, rules: &str, now: Timestamp) -> Vec<Value> {
     vec![name(o), json!(list(o, rules).len()), json!(kind), age(o, now)]
 }
 
-pub(super) fn admission_policy_binding(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn admission_policy_binding(o: &Value, now: Timestamp) -> Vec<Value> {
     let reference = match o.pointer("/spec/paramRef").filter(|r| r.is_object()) {
         None => "<unset>".to_owned(),
         Some(r) => {
@@ -190,7 +190,7 @@ pub(super) fn admission_policy_binding(o: &Value, now: Timestamp) -> Vec<Value> 
     vec![name(o), json!(text(o, "/spec/policyName")), json!(reference), age(o, now)]
 }
 
-pub(super) fn flow_schema(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn flow_schema(o: &Value, now: Timestamp) -> Vec<Value> {
     let dangling = match condition(o, "Dangling") {
         "" => "?",
         status => status,
@@ -205,7 +205,7 @@ pub(super) fn flow_schema(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn priority_level(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn priority_level(o: &Value, now: Timestamp) -> Vec<Value> {
     let n = |pointer: &str| o.pointer(pointer).and_then(Value::as_i64).map_or_else(|| json!("<none>"), |n| json!(n));
     let shares = o
         .pointer("/spec/limited/nominalConcurrencyShares")

@@ -11,7 +11,7 @@ use super::text::{condition, containers, duration, int, labels, list, selector, 
 
 const TEMPLATE: &str = "/spec/template/spec/containers";
 
-pub(super) fn pod(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn pod(o: &Value, now: Timestamp) -> Vec<Value> {
     let s = pods::summary(o, now);
     let ip = list(o, "/status/podIPs").first().map_or_else(|| text(o, "/status/podIP"), |i| text(i, "/ip"));
     let or_none = |t: &str| if t.is_empty() { json!("<none>") } else { json!(t) };
@@ -28,7 +28,7 @@ pub(super) fn pod(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn pod_template(o: &Value, _: Timestamp) -> Vec<Value> {
+pub(crate) fn pod_template(o: &Value, _: Timestamp) -> Vec<Value> {
     let (names, images) = containers(o, "/template/spec/containers");
     vec![name(o), json!(names), json!(images), json!(labels(o.pointer("/template/metadata/labels")))]
 }
@@ -47,15 +47,15 @@ fn replicas(o: &Value, now: Timestamp, selected: String) -> Vec<Value> {
     ]
 }
 
-pub(super) fn replication_controller(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn replication_controller(o: &Value, now: Timestamp) -> Vec<Value> {
     replicas(o, now, labels(o.pointer("/spec/selector")))
 }
 
-pub(super) fn replica_set(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn replica_set(o: &Value, now: Timestamp) -> Vec<Value> {
     replicas(o, now, selector(o.pointer("/spec/selector")))
 }
 
-pub(super) fn daemon_set(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn daemon_set(o: &Value, now: Timestamp) -> Vec<Value> {
     let (names, images) = containers(o, TEMPLATE);
     let n = |key: &str| json!(int(o, &format!("/status/{key}")));
     vec![
@@ -73,7 +73,7 @@ pub(super) fn daemon_set(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn deployment(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn deployment(o: &Value, now: Timestamp) -> Vec<Value> {
     let (names, images) = containers(o, TEMPLATE);
     vec![
         name(o),
@@ -87,13 +87,13 @@ pub(super) fn deployment(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn stateful_set(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn stateful_set(o: &Value, now: Timestamp) -> Vec<Value> {
     let (names, images) = containers(o, TEMPLATE);
     let ready = format!("{}/{}", int(o, "/status/readyReplicas"), int(o, "/spec/replicas"));
     vec![name(o), json!(ready), age(o, now), json!(names), json!(images)]
 }
 
-pub(super) fn controller_revision(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn controller_revision(o: &Value, now: Timestamp) -> Vec<Value> {
     let owner = list(o, "/metadata/ownerReferences").iter().find(|r| r["controller"] == true);
     let owner = owner.map_or_else(
         || "<none>".to_owned(),
@@ -123,7 +123,7 @@ fn job_status(o: &Value) -> &'static str {
     }
 }
 
-pub(super) fn job(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn job(o: &Value, now: Timestamp) -> Vec<Value> {
     let succeeded = int(o, "/status/succeeded");
     let completions = match (o.pointer("/spec/completions").and_then(Value::as_i64), int(o, "/spec/parallelism")) {
         (Some(n), _) => format!("{succeeded}/{n}"),
@@ -149,7 +149,7 @@ pub(super) fn job(o: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn cron_job(o: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn cron_job(o: &Value, now: Timestamp) -> Vec<Value> {
     let suspend = match o.pointer("/spec/suspend").and_then(Value::as_bool) {
         Some(true) => "True",
         Some(false) => "False",

@@ -1,6 +1,8 @@
 //! Custom resource definitions: a new one has stored nothing but its storage version. Answers for upstream's
 //! `apiextensions-apiserver/pkg/registry/customresourcedefinition`.
 
+pub(crate) mod custom_resource_definition;
+
 use proto::Value;
 use serde_json::json;
 

@@ -1,6 +1,10 @@
 //! Certificate signing requests record who asked; approval is a subresource of its own. Answers for upstream's
 //! `pkg/registry/certificates` (`csrStrategy`).
 
+pub(crate) mod certificate_signing_request;
+pub(crate) mod cluster_trust_bundle;
+pub(crate) mod pod_certificate_request;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto::Value;

@@ -1,4 +1,6 @@
-//! Slices of endpoints.
+//! The discovery group: slices of endpoints. Answers for upstream's `pkg/registry/discovery`.
+
+pub(crate) mod endpoint_slice;
 
 use proto::Value;
 

@@ -9,81 +9,13 @@ use std::borrow::Borrow;
 use proto::Value;
 use proto::resources::Resource;
 
+use super::kinds::find;
+pub use super::selectable::Selectable;
 use crate::crd;
-
-/// A selectable field: its label in each API group that serves the resource, and where its value is.
-pub struct Selectable {
-    /// Label in a field selector.
-    pub label: &'static str,
-    /// JSON pointers into the storage version; the first that holds something counts.
-    pub pointers: &'static [&'static str],
-    /// Value of an absent field.
-    pub absent: &'static str,
-}
-
-const fn text(label: &'static str, pointer: &'static [&'static str]) -> Selectable {
-    Selectable { label, pointers: pointer, absent: "" }
-}
-
-const PODS: &[Selectable] = &[
-    text("spec.nodeName", &["/spec/nodeName"]),
-    text("spec.restartPolicy", &["/spec/restartPolicy"]),
-    text("spec.schedulerName", &["/spec/schedulerName"]),
-    text("spec.serviceAccountName", &["/spec/serviceAccountName"]),
-    Selectable { label: "spec.hostNetwork", pointers: &["/spec/hostNetwork"], absent: "false" },
-    text("status.phase", &["/status/phase"]),
-    text("status.podIP", &["/status/podIP"]),
-    // Known, and never found: nobody ever filled it in.
-    text("status.podIPs", &[]),
-    text("status.nominatedNodeName", &["/status/nominatedNodeName"]),
-];
-
-const EVENTS: &[Selectable] = &[
-    text("involvedObject.kind", &["/involvedObject/kind"]),
-    text("involvedObject.namespace", &["/involvedObject/namespace"]),
-    text("involvedObject.name", &["/involvedObject/name"]),
-    text("involvedObject.uid", &["/involvedObject/uid"]),
-    text("involvedObject.apiVersion", &["/involvedObject/apiVersion"]),
-    text("involvedObject.resourceVersion", &["/involvedObject/resourceVersion"]),
-    text("involvedObject.fieldPath", &["/involvedObject/fieldPath"]),
-    text("reason", &["/reason"]),
-    text("reportingComponent", &["/reportingComponent"]),
-    text("source", &["/source/component", "/reportingComponent"]),
-    text("type", &["/type"]),
-];
-
-const NAMESPACES: &[Selectable] = &[text("status.phase", &["/status/phase"])];
-const NODES: &[Selectable] =
-    &[Selectable { label: "spec.unschedulable", pointers: &["/spec/unschedulable"], absent: "false" }];
-const CONTROLLERS: &[Selectable] =
-    &[Selectable { label: "status.replicas", pointers: &["/status/replicas"], absent: "0" }];
-const SECRETS: &[Selectable] = &[text("type", &["/type"])];
-const SERVICES: &[Selectable] = &[text("spec.clusterIP", &["/spec/clusterIP"]), text("spec.type", &["/spec/type"])];
-const JOBS: &[Selectable] = &[Selectable { label: "status.successful", pointers: &["/status/succeeded"], absent: "0" }];
-const CSRS: &[Selectable] = &[text("spec.signerName", &["/spec/signerName"])];
-const POD_CERTIFICATES: &[Selectable] = &[
-    text("spec.signerName", &["/spec/signerName"]),
-    text("spec.podName", &["/spec/podName"]),
-    text("spec.nodeName", &["/spec/nodeName"]),
-];
-const SLICES: &[Selectable] = &[text("spec.driver", &["/spec/driver"]), text("spec.nodeName", &["/spec/nodeName"])];
 
 /// The selectable fields of a resource beyond its name and namespace.
 pub fn selectable_fields(group: &str, plural: &str) -> &'static [Selectable] {
-    match (group, plural) {
-        ("", "pods") => PODS,
-        ("" | "events.k8s.io", "events") => EVENTS,
-        ("", "namespaces") => NAMESPACES,
-        ("", "nodes") => NODES,
-        ("", "replicationcontrollers") => CONTROLLERS,
-        ("", "secrets") => SECRETS,
-        ("", "services") => SERVICES,
-        ("batch", "jobs") => JOBS,
-        ("certificates.k8s.io", "certificatesigningrequests" | "clustertrustbundles") => CSRS,
-        ("certificates.k8s.io", "podcertificaterequests") => POD_CERTIFICATES,
-        ("resource.k8s.io", "resourceslices") => SLICES,
-        _ => &[],
-    }
+    find(group, plural).map_or(&[], |kind| kind.selectable)
 }
 
 /// The values of an object's selectable fields, in the order of its row's table.
@@ -223,7 +155,7 @@ mod tests {
     fn pod_values() {
         let pod =
             serde_json::json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Running", "podIPs": [{"ip": "::1"}]}});
-        let v = values(PODS, |pointer| pod.pointer(pointer));
+        let v = values(selectable_fields("", "pods"), |pointer| pod.pointer(pointer));
         assert_eq!((&*v[0], &*v[4], &*v[5], &*v[7]), ("n1", "false", "Running", ""));
     }
 }

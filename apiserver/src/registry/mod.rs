@@ -3,21 +3,39 @@
 //! Data and small pure functions; the pipelines in `verbs` run them. Nothing here talks HTTP or touches storage: what a
 //! kind does around its writes is in `rest`, above the engine.
 
+pub(crate) mod admissionregistration;
 pub(crate) mod api_services;
 pub(crate) mod apiextensions;
-mod apps;
+pub(crate) mod apiregistration;
+pub(crate) mod apiserverinternal;
+pub(crate) mod apps;
+pub(crate) mod autoscaling;
 pub mod batch;
 pub mod behavior;
 pub mod certificates;
 pub mod conversion;
+pub(crate) mod coordination;
 pub mod core;
 mod devices;
 mod disabled_fields;
-mod discovery;
+pub(crate) mod discovery;
+pub(crate) mod events;
 pub mod fields;
+pub(crate) mod flowcontrol;
+pub(crate) mod kind;
+pub(crate) mod kinds;
+pub(crate) mod networking;
+pub(crate) mod node;
 pub mod owners;
 pub mod ownership;
+pub(crate) mod policy;
+pub(crate) mod rbac;
+pub(crate) mod resource;
 mod resource_claim;
+pub(crate) mod scheduling;
+pub mod selectable;
+pub(crate) mod storage;
+pub(crate) mod storagemigration;
 pub mod strategy;
 pub mod tables;
 

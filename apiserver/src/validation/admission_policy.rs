@@ -22,12 +22,12 @@ const ANNOTATIONS: usize = 20;
 const LONGEST_VALUE_EXPRESSION: usize = 5 * 1024;
 
 /// `ValidatingAdmissionPolicy`.
-pub(super) fn policy(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn policy(object: &Value, out: &mut FieldErrors) {
     either(object, None, out);
 }
 
 /// A changed `ValidatingAdmissionPolicy`.
-pub(super) fn policy_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn policy_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     either(new, Some(old), out);
 }
 
@@ -77,7 +77,7 @@ fn annotation(annotation: &Value, owner: &str, names: &Names, path: &Path, out: 
 }
 
 /// `status` of a policy: what was found out about its expressions.
-pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     let warnings = list(get(status, "typeChecking"), "expressionWarnings");
     for (i, warning) in warnings.iter().enumerate() {
@@ -248,7 +248,7 @@ fn validation(v: &Value, names: &Names, path: &Path, out: &mut FieldErrors) {
 }
 
 /// `ValidatingAdmissionPolicyBinding`.
-pub(super) fn binding(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn binding(object: &Value, out: &mut FieldErrors) {
     any_binding(object, out);
     actions(get(object, "spec"), &Path::of(&["spec", "validationActions"]), out);
 }

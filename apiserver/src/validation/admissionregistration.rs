@@ -16,22 +16,22 @@ use crate::rules::options::FieldErrors;
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
 /// `ValidatingWebhookConfiguration`.
-pub(super) fn validating(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn validating(object: &Value, out: &mut FieldErrors) {
     webhooks(object, false, StrictRules::ALL, out);
 }
 
 /// `MutatingWebhookConfiguration`.
-pub(super) fn mutating(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn mutating(object: &Value, out: &mut FieldErrors) {
     webhooks(object, true, StrictRules::ALL, out);
 }
 
 /// A changed `ValidatingWebhookConfiguration`.
-pub(super) fn validating_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn validating_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     webhooks(new, false, StrictRules::of_change(new, old), out);
 }
 
 /// A changed `MutatingWebhookConfiguration`.
-pub(super) fn mutating_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn mutating_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     webhooks(new, true, StrictRules::of_change(new, old), out);
 }
 

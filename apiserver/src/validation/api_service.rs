@@ -8,7 +8,7 @@ use super::tree::{flag, get, int, list, text};
 use crate::rules::options::FieldErrors;
 
 /// A new API service.
-pub(super) fn service(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn service(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (group, version) = (text(spec, "group"), text(spec, "version"));
     let required = format!("{version}.{group}");
@@ -64,7 +64,7 @@ pub(super) fn service(object: &Value, out: &mut FieldErrors) {
 }
 
 /// `status` of an API service.
-pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["status", "conditions"]);
     for (i, condition) in list(get(new, "status"), "conditions").iter().enumerate() {
         let (path, status) = (path.index(i).child("status"), text(condition, "status"));

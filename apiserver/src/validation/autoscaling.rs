@@ -11,12 +11,12 @@ use super::workloads::counts;
 use crate::rules::options::{FieldErrors, ValidationOption};
 
 /// `status`.
-pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     counts(get(new, "status"), &["currentReplicas", "desiredReplicas"], &Path::new("status"), out);
 }
 
 /// A new autoscaler.
-pub(super) fn autoscaler(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn autoscaler(object: &Value, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     let in_core = text(get(spec, "scaleTargetRef"), "kind") == "ReplicationController";
     let target = if in_core { Versions::Any } else { Versions::OfGroups };
@@ -25,7 +25,7 @@ pub(super) fn autoscaler(object: &Value, out: &mut FieldErrors) {
 
 /// A changed autoscaler: versions were not looked at once. That of a target stays as it was, and those of objects may
 /// be odd where one was.
-pub(super) fn autoscaler_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn autoscaler_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     let target = get(spec, "scaleTargetRef");
     let same = |key: &str| text(target, key) == text(get(before, "scaleTargetRef"), key);

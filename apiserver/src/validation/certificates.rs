@@ -41,7 +41,7 @@ const USAGES: &[&str] = &[
 ];
 
 /// A request.
-pub(super) fn request(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn request(object: &Value, out: &mut FieldErrors) {
     spec(object, &Value::Null, out);
     conditions(object, &Value::Null, out);
 }
@@ -193,14 +193,14 @@ fn certificate(object: &Value) -> &str {
 }
 
 /// A changed request: verdicts and certificates come through sub-resources.
-pub(super) fn request_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn request_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     changed(new, old, out);
     verdicts_stay(new, old, out);
     certificate_stays(new, old, out);
 }
 
 /// `status` of a request: a certificate may be issued, once.
-pub(super) fn request_status(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn request_status(new: &Value, old: &Value, out: &mut FieldErrors) {
     changed(new, old, out);
     verdicts_stay(new, old, out);
     if certificate(new) != certificate(old) && !certificate(old).is_empty() {

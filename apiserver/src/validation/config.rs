@@ -21,7 +21,7 @@ fn decoded_len(value: &Value) -> usize {
 }
 
 /// A config map.
-pub(super) fn config_map(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn config_map(object: &Value, out: &mut FieldErrors) {
     let mut total = 0;
     for (key, value) in entries(object, "data") {
         let path = Path::new("data").key(key);
@@ -57,12 +57,12 @@ fn frozen(new: &Value, old: &Value, keys: &[&str], out: &mut FieldErrors) {
 }
 
 /// A changed config map.
-pub(super) fn config_map_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn config_map_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     frozen(new, old, &["data", "binaryData"], out);
 }
 
 /// A secret.
-pub(super) fn secret(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn secret(object: &Value, out: &mut FieldErrors) {
     let path = Path::new("data");
     let mut total = 0;
     for (key, value) in entries(object, "data") {
@@ -134,7 +134,7 @@ fn json(data: &Value, key: &str, out: &mut FieldErrors) {
 }
 
 /// A changed secret.
-pub(super) fn secret_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn secret_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "type"), get(old, "type"), &Path::new("type"), out);
     frozen(new, old, &["data"], out);
 }

@@ -15,7 +15,7 @@ const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
 const NO_VERSION: &str = "0.0.0";
 
 /// A lease.
-pub(super) fn lease(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn lease(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if let Some(seconds) = int(spec, "leaseDurationSeconds").filter(|s| *s <= 0) {
         out.push(Error::invalid(path.child("leaseDurationSeconds"), seconds, "must be greater than 0"));
@@ -41,7 +41,7 @@ fn strategy(name: &str, path: &Path, out: &mut FieldErrors) {
 }
 
 /// Validates a LeaseCandidate.
-pub(super) fn candidate(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn candidate(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if text(spec, "leaseName").is_empty() {
         out.push(Error::required(path.child("leaseName"), ""));
@@ -73,7 +73,7 @@ pub(super) fn candidate(object: &Value, out: &mut FieldErrors) {
 }
 
 /// A candidate stays one for its lease.
-pub(super) fn candidate_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn candidate_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let lease = |object| get(get(object, "spec"), "leaseName");
     immutable(lease(new), lease(old), &Path::of(&["spec", "leaseName"]), out);
 }

@@ -8,17 +8,17 @@ use super::tree::{get, has, text, texts};
 use crate::rules::options::FieldErrors;
 
 /// No rules beyond metadata.
-pub(super) fn any(_: &Value, _: &mut FieldErrors) {}
+pub(crate) fn any(_: &Value, _: &mut FieldErrors) {}
 
 /// A namespace.
-pub(super) fn namespace(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn namespace(object: &Value, out: &mut FieldErrors) {
     for name in texts(get(object, "spec"), "finalizers") {
         finalizer(name, &Path::of(&["spec", "finalizers"]), out);
     }
 }
 
 /// `status` of a namespace: its phase says whether it is being deleted.
-pub(super) fn namespace_status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn namespace_status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let phase = text(get(new, "status"), "phase");
     let why = match (has(get(new, "metadata"), "deletionTimestamp"), phase) {
         (false, "Active") | (true, "Terminating") => return,

@@ -18,7 +18,7 @@ const APPROVED: &str = "api-approved.kubernetes.io";
 const POLICY: &str = "https://github.com/kubernetes/enhancements/pull/1111";
 
 /// A new definition.
-pub(super) fn definition(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn definition(object: &Value, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     let (plural, name) = (text(get(spec, "names"), "plural"), text(get(object, "metadata"), "name"));
     if name != format!("{plural}.{}", text(spec, "group")) {
@@ -30,7 +30,7 @@ pub(super) fn definition(object: &Value, out: &mut FieldErrors) {
 }
 
 /// A changed definition: what defines the resource stays.
-pub(super) fn definition_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn definition_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     specification(spec, Allowed::beside(old, spec), out);
     let established = is_true(old, "Established");
@@ -51,7 +51,7 @@ pub(super) fn definition_update(new: &Value, old: &Value, out: &mut FieldErrors)
 }
 
 /// A definition's status.
-pub(super) fn definition_status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn definition_status(new: &Value, _: &Value, out: &mut FieldErrors) {
     names(at(new, &["status", "acceptedNames"]), &Path::of(&["status", "acceptedNames"]), out);
 }
 

@@ -21,7 +21,7 @@ const MAX_TOPOLOGY: usize = 16;
 const MAX_HINTS: usize = 8;
 
 /// Changed endpoints: what is there already may stay, whatever it is.
-pub(super) fn endpoints_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn endpoints_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let mut wrong = FieldErrors::new(out.options());
     endpoints(new, &mut wrong);
     if !wrong.is_empty() && !same(get(new, "subsets"), get(old, "subsets")) {
@@ -30,7 +30,7 @@ pub(super) fn endpoints_update(new: &Value, old: &Value, out: &mut FieldErrors) 
 }
 
 /// Endpoints.
-pub(super) fn endpoints(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn endpoints(object: &Value, out: &mut FieldErrors) {
     for (i, subset) in list(object, "subsets").iter().enumerate() {
         let path = Path::new("subsets").index(i);
         if list(subset, "addresses").is_empty() && list(subset, "notReadyAddresses").is_empty() {
@@ -72,7 +72,7 @@ pub(super) fn endpoints(object: &Value, out: &mut FieldErrors) {
 }
 
 /// An endpoint slice.
-pub(super) fn slice(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn slice(object: &Value, out: &mut FieldErrors) {
     let kind = text(object, "addressType");
     choice(object, "addressType", &["FQDN", "IPv4", "IPv6"], &Path::default(), out);
     let all = list(object, "endpoints");
@@ -191,6 +191,6 @@ fn places(hints: &Value, key: &str, path: &Path, out: &mut FieldErrors) -> bool 
 }
 
 /// The kind of addresses may not change.
-pub(super) fn slice_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn slice_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "addressType"), get(old, "addressType"), &Path::new("addressType"), out);
 }

@@ -16,7 +16,7 @@ const MAX_NOTE: usize = 1024;
 const NEWER: &str = "reportingController";
 
 /// An event through the older API.
-pub(super) fn create(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn create(object: &Value, out: &mut FieldErrors) {
     of_any(object, "reportingComponent", out);
 }
 
@@ -75,7 +75,7 @@ fn bounded(value: &str, key: &str, max: usize, out: &mut FieldErrors) {
 }
 
 /// An event through the newer API: nothing of the older one is set.
-pub(super) fn create_new(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn create_new(object: &Value, out: &mut FieldErrors) {
     of_any(object, NEWER, out);
     series(object, out);
     if !has(object, "eventTime") {
@@ -113,7 +113,7 @@ fn series(object: &Value, out: &mut FieldErrors) {
 }
 
 /// Through the newer API only how often an event happened may change.
-pub(super) fn update_new(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update_new(new: &Value, old: &Value, out: &mut FieldErrors) {
     const STAY: [(&str, &str); 14] = [
         ("involvedObject", "involvedObject"),
         ("reason", "reason"),

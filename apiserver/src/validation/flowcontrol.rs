@@ -17,7 +17,7 @@ const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list",
 const LAST: i64 = 10_000;
 
 /// `FlowSchema`
-pub(super) fn schema(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn schema(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let name = text(get(object, "metadata"), "name");
     let precedence = int(spec, "matchingPrecedence").unwrap_or(0);
@@ -70,7 +70,7 @@ fn mandatory<'m>(of: &'m Mandatory, name: &str) -> Option<&'m Value> {
 }
 
 /// `status` of both kinds.
-pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     conditions(new, out);
 }
 
@@ -204,7 +204,7 @@ fn url_path(url: &str, path: &Path, out: &mut FieldErrors) {
 }
 
 /// `PriorityLevelConfiguration`
-pub(super) fn level(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn level(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let name = text(get(object, "metadata"), "name");
     let exempt = name == "exempt";

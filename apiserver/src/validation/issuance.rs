@@ -28,7 +28,7 @@ const MARGIN: i64 = 10 * MINUTE;
 const SHORTEST: i64 = 60 * MINUTE;
 
 /// `status` of a request.
-pub(super) fn status(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, old: &Value, out: &mut FieldErrors) {
     if !out.is_empty() {
         return;
     }

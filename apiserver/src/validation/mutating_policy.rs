@@ -13,12 +13,12 @@ use crate::rules::options::FieldErrors;
 const OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 
 /// `MutatingAdmissionPolicy`.
-pub(super) fn policy(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn policy(object: &Value, out: &mut FieldErrors) {
     either(object, None, out);
 }
 
 /// A changed `MutatingAdmissionPolicy`.
-pub(super) fn policy_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn policy_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     either(new, Some(old), out);
 }
 
@@ -40,7 +40,7 @@ fn either(object: &Value, old: Option<&Value>, out: &mut FieldErrors) {
 }
 
 /// `MutatingAdmissionPolicyBinding`.
-pub(super) fn binding(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn binding(object: &Value, out: &mut FieldErrors) {
     any_binding(object, out);
     operations(get(object, "spec"), "matchResources", out);
 }

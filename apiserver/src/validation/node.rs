@@ -16,7 +16,7 @@ use super::tree::{at, entries, get, int, list, text, texts};
 use crate::rules::options::FieldErrors;
 
 /// A new node.
-pub(super) fn create(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn create(object: &Value, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     old_annotations::of_node(object, out);
     taints(spec, &Path::of(&["metadata", "taints"]), out);
@@ -122,7 +122,7 @@ fn feature_name(name: &str) -> Option<String> {
 }
 
 /// A changed node.
-pub(super) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     old_annotations::of_node(new, out);
     resources(new, out);
     features(new, out);
@@ -158,7 +158,7 @@ pub(super) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
 }
 
 /// A way of running containers.
-pub(super) fn runtime_class(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn runtime_class(object: &Value, out: &mut FieldErrors) {
     let handler = text(object, "handler");
     complain(out, &Path::new("handler"), handler, dns1123_label(handler));
     overhead(get(object, "overhead"), "podFixed", &Path::new("overhead"), out);
@@ -168,7 +168,7 @@ pub(super) fn runtime_class(object: &Value, out: &mut FieldErrors) {
 }
 
 /// A runtime class keeps its handler.
-pub(super) fn runtime_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn runtime_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "handler"), get(old, "handler"), &Path::new("handler"), out);
 }
 

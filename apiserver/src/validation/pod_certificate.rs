@@ -25,7 +25,7 @@ const MAX_KUBERNETES_SECONDS: i64 = 24 * HOUR;
 const KEY_TYPES: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
 
 /// A new request.
-pub(super) fn request(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn request(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     signer_name(text(spec, "signerName"), &path.child("signerName"), out);
     user_data(spec, "unverifiedUserAnnotations", &path, out);
@@ -136,6 +136,6 @@ pub(super) fn no_key(encoded: &str) -> Error {
 }
 
 /// A request stays what it was.
-pub(super) fn request_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn request_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }

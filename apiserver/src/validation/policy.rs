@@ -10,7 +10,7 @@ use super::workloads::{amount, at_most_all, counts};
 use crate::rules::options::FieldErrors;
 
 /// A disruption budget.
-pub(super) fn budget(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn budget(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
         out.push(Error::invalid(&path, spec.clone(), "minAvailable and maxUnavailable cannot be both set"));
@@ -27,7 +27,7 @@ pub(super) fn budget(object: &Value, out: &mut FieldErrors) {
 }
 
 /// `status` of a disruption budget.
-pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     conditions(status, &path, out);
     counts(status, &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"], &path, out);

@@ -22,7 +22,7 @@ const SCOPES: &[&str] = &[
 ];
 
 /// A resource quota.
-pub(super) fn quota(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn quota(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     for (name, value) in entries(spec, "hard") {
         let path = path.child("hard").key(name);
@@ -121,7 +121,7 @@ fn quota_resource(name: &str, path: &Path, out: &mut FieldErrors) {
 }
 
 /// `status` of a quota.
-pub(super) fn quota_status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn quota_status(new: &Value, _: &Value, out: &mut FieldErrors) {
     for key in ["hard", "used"] {
         for (name, value) in entries(get(new, "status"), key) {
             let path = Path::of(&["status", key]).key(name);
@@ -132,7 +132,7 @@ pub(super) fn quota_status(new: &Value, _: &Value, out: &mut FieldErrors) {
 }
 
 /// A quota's scopes may not change.
-pub(super) fn quota_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn quota_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let scopes = |o: &Value| texts(get(o, "spec"), "scopes").into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
     if scopes(new) != scopes(old) {
         let value = get(get(new, "spec"), "scopes").clone();
@@ -141,7 +141,7 @@ pub(super) fn quota_update(new: &Value, old: &Value, out: &mut FieldErrors) {
 }
 
 /// A limit range.
-pub(super) fn limit_range(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn limit_range(object: &Value, out: &mut FieldErrors) {
     let mut kinds = BTreeSet::new();
     for (i, limit) in list(get(object, "spec"), "limits").iter().enumerate() {
         let path = Path::of(&["spec", "limits"]).index(i);

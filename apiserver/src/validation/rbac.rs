@@ -12,12 +12,12 @@ use crate::rules::options::FieldErrors;
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// A role.
-pub(super) fn role(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn role(object: &Value, out: &mut FieldErrors) {
     rules(object, true, out);
 }
 
 /// A cluster role.
-pub(super) fn cluster_role(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn cluster_role(object: &Value, out: &mut FieldErrors) {
     rules(object, false, out);
     let aggregation = get(object, "aggregationRule");
     if aggregation.is_null() {
@@ -63,12 +63,12 @@ fn rules(object: &Value, namespaced: bool, out: &mut FieldErrors) {
 }
 
 /// A role binding.
-pub(super) fn role_binding(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn role_binding(object: &Value, out: &mut FieldErrors) {
     binding(object, &["Role", "ClusterRole"], true, out);
 }
 
 /// A cluster role binding.
-pub(super) fn cluster_role_binding(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn cluster_role_binding(object: &Value, out: &mut FieldErrors) {
     binding(object, &["ClusterRole"], false, out);
 }
 
@@ -119,7 +119,7 @@ fn one_subject(subject: &Value, namespaced: bool, path: &Path, out: &mut FieldEr
 }
 
 /// A binding keeps its role.
-pub(super) fn reference_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn reference_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
     let reference = get(new, "roleRef");
     if !same(reference, get(old, "roleRef")) {
         out.push(Error::invalid("roleRef", reference.clone(), "cannot change roleRef"));

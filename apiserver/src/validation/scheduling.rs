@@ -18,7 +18,7 @@ const HIGHEST: i64 = 1_000_000_000;
 const SYSTEM: [(&str, i64); 2] = [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// A priority class.
-pub(super) fn class(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn class(object: &Value, out: &mut FieldErrors) {
     let name = text(get(object, "metadata"), "name");
     let value = int(object, "value").unwrap_or_default();
     if name.starts_with("system-") {
@@ -45,7 +45,7 @@ pub(super) fn class(object: &Value, out: &mut FieldErrors) {
 }
 
 /// A priority class keeps its value.
-pub(super) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     if int(new, "value") != int(old, "value") {
         out.push(Error::forbidden("value", "may not be changed in an update."));
     }
@@ -55,7 +55,7 @@ pub(super) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
 const MAX_GROUPS: usize = 8;
 
 /// A workload.
-pub(super) fn workload(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn workload(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if has(spec, "controllerRef") {
         controller(get(spec, "controllerRef"), &path.child("controllerRef"), out);
@@ -107,7 +107,7 @@ fn scheduled(policy: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A workload keeps its groups, and its maker once it has one. (Upstream's paths begin inside of the specification.)
-pub(super) fn workload_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn workload_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     if has(before, "controllerRef") {
         immutable(get(spec, "controllerRef"), get(before, "controllerRef"), &Path::new("controllerRef"), out);

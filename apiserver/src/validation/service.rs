@@ -35,7 +35,7 @@ fn addresses(spec: &Value) -> Vec<&str> {
 }
 
 /// A service.
-pub(super) fn create(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn create(object: &Value, out: &mut FieldErrors) {
     topology(object, out);
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let kind = text(spec, "type");
@@ -310,7 +310,7 @@ fn policies(spec: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// Validates an update of a service.
-pub(super) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let (class, was) = (get(spec, "loadBalancerClass"), get(before, "loadBalancerClass"));
     if text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer" && class != was {
@@ -368,7 +368,7 @@ fn families_stay(spec: &Value, before: &Value, path: &Path, out: &mut FieldError
 }
 
 /// `status`: where a load balancer answers.
-pub(super) fn status(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, old: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["status", "loadBalancer", "ingress"]);
     let of = |service| list(at(service, &["status", "loadBalancer"]), "ingress");
     let (entries, before) = (of(new), of(old));

@@ -10,7 +10,7 @@ use super::tree::{get, text};
 use crate::rules::options::FieldErrors;
 
 /// A migration.
-pub(super) fn migration(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn migration(object: &Value, out: &mut FieldErrors) {
     let (asked, path) = (get(get(object, "spec"), "resource"), Path::of(&["spec", "resource"]));
     let (group, plural) = (text(asked, "group"), text(asked, "resource"));
     let shape = |field: &str, name: &str, wrong: Vec<String>, out: &mut FieldErrors| {
@@ -29,12 +29,12 @@ pub(super) fn migration(object: &Value, out: &mut FieldErrors) {
 }
 
 /// Validates that the spec of a migration is immutable.
-pub(super) fn migration_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn migration_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }
 
 /// Validates the status of a migration: running, succeeded or failed.
-pub(super) fn migration_status(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn migration_status(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, before, path) = (get(new, "status"), get(old, "status"), Path::new("status"));
     let (version, known) = (text(status, "resourceVersion"), text(before, "resourceVersion"));
     if !is_version(version) {

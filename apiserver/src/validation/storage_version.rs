@@ -10,7 +10,7 @@ use super::tree::{get, has, list, text, texts};
 use crate::rules::options::FieldErrors;
 
 /// A new object: nothing is said yet.
-pub(super) fn check(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn check(object: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(object, "status"), Path::new("status"));
     let servers = list(status, "storageVersions");
     let mut ids = BTreeSet::new();
@@ -44,7 +44,7 @@ fn conditions(conditions: &[Value], path: &Path, out: &mut FieldErrors) {
 }
 
 /// `status`
-pub(super) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     check(new, out);
 }
 

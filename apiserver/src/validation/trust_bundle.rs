@@ -18,13 +18,13 @@ const MAX_SIZE: usize = 1024 * 1024;
 const OMITTED: &str = "<value omitted>";
 
 /// A new bundle.
-pub(super) fn bundle(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn bundle(object: &Value, out: &mut FieldErrors) {
     named(object, out);
     anchors(text(get(object, "spec"), "trustBundle"), out);
 }
 
 /// A changed bundle; what it trusts is looked at where it changed only: libraries become stricter.
-pub(super) fn bundle_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn bundle_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     named(new, out);
     if text(spec, "trustBundle") != text(before, "trustBundle") {

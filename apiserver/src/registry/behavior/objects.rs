@@ -11,8 +11,11 @@ use crate::crd::{self, CrdVersion};
 use crate::machinery::table::Column;
 use crate::printers;
 use crate::registry::conversion;
+use crate::registry::kinds::kind_of;
 use crate::rules::meta;
 use crate::rules::names::NameRule;
+use crate::rules::options::Warnings;
+use crate::validation::kind_rules::{GENERIC, KindRules};
 use crate::validation::{self, ValidationOptions};
 
 /// What is done with objects of a resource.
@@ -76,6 +79,16 @@ pub trait ResourceObjects {
         objects: (&Value, &Value),
     ) -> Vec<field::Error>;
 
+    /// Warnings about an object that is accepted, new or updated from `old` through a subresource.
+    fn warnings(
+        &self,
+        options: ValidationOptions,
+        row: &Resource,
+        subresource: &str,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Vec<String>;
+
     /// Columns of tables.
     fn columns<'r>(&'r self, row: &'r Resource) -> &'r [Column];
 
@@ -133,7 +146,7 @@ impl ResourceObjects for BuiltIn {
         (served, row): (&Resource, &Resource),
         object: &Value,
     ) -> Vec<field::Error> {
-        validation::validate_create(options, served, row, object)
+        validation::validate_create(options, rules_of(served, row), row, object)
     }
 
     fn validate_update(
@@ -142,7 +155,7 @@ impl ResourceObjects for BuiltIn {
         (served, row): (&Resource, &Resource),
         (new, old): (&Value, &Value),
     ) -> Vec<field::Error> {
-        validation::validate_update(options, served, row, new, old)
+        validation::validate_update(options, rules_of(served, row), row, new, old)
     }
 
     fn validate_subresource(
@@ -152,7 +165,27 @@ impl ResourceObjects for BuiltIn {
         subresource: &str,
         (new, old): (&Value, &Value),
     ) -> Vec<field::Error> {
-        validation::validate_subresource(options, row, subresource, new, old)
+        validation::validate_subresource(options, rules_of(row, row), row, subresource, new, old)
+    }
+
+    fn warnings(
+        &self,
+        options: ValidationOptions,
+        row: &Resource,
+        subresource: &str,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Vec<String> {
+        let mut out = Warnings::new(options);
+        let warns = kind_of(row).and_then(|kind| match subresource {
+            "" => kind.warns,
+            "status" => kind.warns_of_status,
+            _ => None,
+        });
+        if let Some(warns) = warns {
+            warns(object, old, &mut out);
+        }
+        out.into_vec()
     }
 
     fn columns<'r>(&'r self, row: &'r Resource) -> &'r [Column] {
@@ -160,8 +193,14 @@ impl ResourceObjects for BuiltIn {
     }
 
     fn cells(&self, row: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
-        printers::cells(row, object, now)
+        printers::cells(kind_of(row).and_then(|kind| kind.cells), row, object, now)
     }
+}
+
+/// The validation rules of a kind, which may depend on the API it is written through.
+fn rules_of(served: &Resource, storage: &Resource) -> &'static KindRules {
+    let rules = |row: &Resource| kind_of(row)?.rules.as_ref();
+    rules(served).or_else(|| rules(storage)).unwrap_or(&GENERIC)
 }
 
 /// Defaults an object by the type that it says it is of, or by that of its row.
@@ -262,6 +301,10 @@ impl ResourceObjects for CrdVersion {
         meta::update(new, old, &field::Path::new("metadata"), &mut beside);
         out.extend(crd::objects::update(row, self, subresource, (new, old), &beside));
         out
+    }
+
+    fn warnings(&self, _: ValidationOptions, _: &Resource, _: &str, _: &Value, _: Option<&Value>) -> Vec<String> {
+        Vec::new()
     }
 
     fn columns<'r>(&'r self, _: &'r Resource) -> &'r [Column] {

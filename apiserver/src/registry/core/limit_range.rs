@@ -3,7 +3,16 @@
 use proto::Value;
 
 use crate::machinery::meta;
-use crate::registry::strategy::StrategyCx;
+use crate::registry::kind::KindDefinition;
+use crate::registry::strategy::{CREATES_ON_PUT, Strategy, StrategyCx};
+use crate::validation;
+use crate::validation::kind_rules::ValidationPhase::{ObjectMeta, Spec};
+use crate::validation::kind_rules::rules;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("", "limitranges")
+    .strategy(Strategy { prepare_create: Some(prepare_create), ..CREATES_ON_PUT })
+    .rules(rules(validation::quota::limit_range).changed(&[ObjectMeta, Spec]));
 
 /// See the module.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {

@@ -4,7 +4,32 @@
 use proto::Value;
 use serde_json::json;
 
-use crate::registry::strategy::{StrategyCx, restore};
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::selectable::text;
+use crate::registry::strategy::{PLAIN, Strategy, StrategyCx, restore};
+use crate::rules::names::NameRule;
+use crate::validation;
+use crate::validation::kind_rules::{CREATE_AND_UPDATE, rules};
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("", "namespaces")
+    .strategy(Strategy {
+        prepare_create: Some(prepare_create),
+        prepare_update: Some(prepare_update),
+        prepare_status: Some(prepare_status),
+        holds: Some(is_held),
+        on_delete: Some(terminate),
+        ..PLAIN
+    })
+    .rules(
+        rules(validation::core::namespace)
+            .named(NameRule::Label)
+            .changed(CREATE_AND_UPDATE)
+            .status(validation::core::namespace_status),
+    )
+    .cells(printers::cluster::namespace)
+    .selectable(&[text("status.phase", &["/status/phase"])]);
 
 /// Active, with the kubernetes finalizer.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {
@@ -33,7 +58,7 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
 }
 
 /// A write of `finalize`.
-pub fn finalize(new: &mut Value, old: &Value) {
+pub(crate) fn finalize(new: &mut Value, old: &Value) {
     restore(new, old, "status");
     keep_label(new, old);
 }

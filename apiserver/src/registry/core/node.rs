@@ -4,7 +4,32 @@
 use proto::Value;
 
 use super::addresses::RANGES;
-use crate::registry::strategy::StrategyCx;
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::selectable::Selectable;
+use crate::registry::strategy::{PLAIN, StatusTreatment, Strategy, StrategyCx};
+use crate::validation;
+use crate::validation::kind_rules::{CREATE_AND_UPDATE, rules};
+use crate::validation::warnings;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("", "nodes")
+    .strategy(Strategy {
+        status: StatusTreatment::AtCreation,
+        prepare_create: Some(prepare_create),
+        prepare_update: Some(prepare_update),
+        prepare_status: Some(prepare_status),
+        ..PLAIN
+    })
+    .rules(
+        rules(validation::node::create)
+            .update(validation::node::update)
+            .changed(CREATE_AND_UPDATE)
+            .status(validation::node::update),
+    )
+    .warns(warnings::node)
+    .cells(printers::cluster::node)
+    .selectable(&[Selectable { label: "spec.unschedulable", pointers: &["/spec/unschedulable"], absent: "false" }]);
 
 /// See the module.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {

@@ -6,8 +6,48 @@ use serde_json::json;
 
 use super::{addresses, app_armor};
 use crate::machinery::tree::find;
-use crate::registry::strategy::{METADATA, StrategyCx, restore};
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::selectable::{Selectable, text};
+use crate::registry::strategy::{METADATA, Strategy, StrategyCx, WITH_GENERATION, restore};
+use crate::validation;
+use crate::validation::kind_rules::ValidationPhase::{Immutable, ObjectMeta, ObjectMetaUpdate};
+use crate::validation::kind_rules::rules;
 use crate::validation::qos_class;
+use crate::validation::warnings;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("", "pods")
+    .strategy(Strategy {
+        prepare_create: Some(prepare_create),
+        prepare_update: Some(prepare_update),
+        prepare_status: Some(prepare_status),
+        status_restores: &["deletionTimestamp", "ownerReferences"],
+        grace: Some(grace),
+        ..WITH_GENERATION
+    })
+    .rules(
+        rules(validation::pod::create)
+            .update(validation::pod::update::update)
+            .changed(&[ObjectMetaUpdate, ObjectMeta, Immutable])
+            .status(validation::pod::status::update),
+    )
+    .warns(warnings::of_pod)
+    .warns_of_status(|new, _, out| warnings::networking::pod_status(new, out))
+    .cells(printers::workloads::pod)
+    .selectable(&[
+        text("spec.nodeName", &["/spec/nodeName"]),
+        text("spec.restartPolicy", &["/spec/restartPolicy"]),
+        text("spec.schedulerName", &["/spec/schedulerName"]),
+        text("spec.serviceAccountName", &["/spec/serviceAccountName"]),
+        Selectable { label: "spec.hostNetwork", pointers: &["/spec/hostNetwork"], absent: "false" },
+        text("status.phase", &["/status/phase"]),
+        text("status.podIP", &["/status/podIP"]),
+        // Known, and never found: nobody ever filled it in.
+        // Known, and never found: nobody ever filled it in.
+        text("status.podIPs", &[]),
+        text("status.nominatedNodeName", &["/status/nominatedNodeName"]),
+    ]);
 
 /// A new pod is pending; its class follows from its resources; gated pods say so.
 pub(in crate::registry) fn prepare_create(object: &mut Value, cx: &mut StrategyCx<'_>) {
@@ -116,7 +156,7 @@ pub(in crate::registry) fn prepare_status(new: &mut Value, old: &Value) {
 }
 
 /// A write of `ephemeralcontainers`: only they change.
-pub fn ephemeral_containers(new: &mut Value, old: &Value) {
+pub(crate) fn ephemeral_containers(new: &mut Value, old: &Value) {
     let sent = new["spec"].take();
     keep(new, old);
     restore(&mut new["spec"], &sent, "ephemeralContainers");
@@ -124,7 +164,7 @@ pub fn ephemeral_containers(new: &mut Value, old: &Value) {
 
 /// A write of `resize`: only resources and resize policies of containers change, and those of the pod as a whole where
 /// that is allowed. Other containers than were there are left for validation to refuse.
-pub fn resize(new: &mut Value, old: &Value, whole: bool) {
+pub(crate) fn resize(new: &mut Value, old: &Value, whole: bool) {
     const KINDS: [&str; 2] = ["containers", "initContainers"];
     let names = |pod: &Value, kind: &str| -> Vec<Value> {
         pod["spec"][kind].as_array().into_iter().flatten().map(|c| c["name"].clone()).collect()

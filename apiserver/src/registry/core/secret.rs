@@ -2,7 +2,21 @@
 
 use proto::Value;
 
-use crate::registry::strategy::restore;
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::selectable::text;
+use crate::registry::strategy::{PLAIN, Strategy, restore};
+use crate::validation;
+use crate::validation::kind_rules::{IMMUTABLE_FIRST, rules};
+use crate::validation::warnings;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("", "secrets")
+    .strategy(Strategy { prepare_update: Some(prepare_update), ..PLAIN })
+    .rules(rules(validation::config::secret).update(validation::config::secret_update).changed(IMMUTABLE_FIRST))
+    .warns(|new, _, out| warnings::secrets::tls(new, out))
+    .cells(printers::cluster::secret)
+    .selectable(&[text("type", &["/type"])]);
 
 /// See the module.
 pub(in crate::registry) fn prepare_update(new: &mut Value, old: &Value) {

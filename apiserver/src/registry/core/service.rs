@@ -1,9 +1,39 @@
-//! Fields of a Service that its strategy and its allocation depend on.
+//! Service, with the fields that its strategy and its allocation depend on. Answers for upstream's
+//! `pkg/registry/core/service`.
 
 use std::net::IpAddr;
 
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::selectable;
+use crate::registry::strategy::{PLAIN, Strategy};
+use crate::rules::names::NameRule;
+use crate::validation;
+use crate::validation::kind_rules::rules;
+use crate::validation::warnings;
 use proto::Value;
 use serde_json::Map;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("", "services")
+    .strategy(Strategy {
+        create_on_update: true,
+        prepare_update: Some(crate::registry::core::service_update::prepare),
+        ..PLAIN
+    })
+    .rules(
+        rules(validation::service::create)
+            .named(NameRule::Service)
+            .update(validation::service::update)
+            .status(validation::service::status),
+    )
+    .warns(|new, _, out| warnings::networking::service(new, out))
+    .warns_of_status(|new, _, out| warnings::networking::service_status(new, out))
+    .cells(printers::network::service)
+    .selectable(&[
+        selectable::text("spec.clusterIP", &["/spec/clusterIP"]),
+        selectable::text("spec.type", &["/spec/type"]),
+    ]);
 
 /// `spec` of a Service.
 pub(crate) type Spec = Map<String, Value>;

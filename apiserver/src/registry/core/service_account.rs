@@ -1,9 +1,21 @@
-//! Service accounts refer to secrets of their own namespace by name, and by nothing else.
+//! Service accounts refer to secrets of their own namespace by name, and by nothing else. Answers for upstream's
+//! `pkg/registry/core/serviceaccount`.
 
 use proto::Value;
 use serde_json::json;
 
-use crate::registry::strategy::StrategyCx;
+use crate::registry::kind::KindDefinition;
+use crate::registry::strategy::{PLAIN, Strategy, StrategyCx};
+use crate::validation;
+use crate::validation::kind_rules::ValidationPhase::{ObjectMeta, ObjectMetaUpdate};
+use crate::validation::kind_rules::rules;
+use crate::validation::warnings;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("", "serviceaccounts")
+    .strategy(Strategy { prepare_create: Some(prepare_create), prepare_update: Some(prepare_update), ..PLAIN })
+    .rules(rules(validation::core::any).changed(&[ObjectMetaUpdate, ObjectMeta]))
+    .warns(warnings::service_account);
 
 /// See the module.
 pub(in crate::registry) fn prepare_create(object: &mut Value, _: &mut StrategyCx<'_>) {

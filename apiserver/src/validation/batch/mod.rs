@@ -2,7 +2,7 @@
 
 mod indexes;
 mod policies;
-pub(super) mod status;
+pub(crate) mod status;
 mod template;
 
 use proto::Value;
@@ -29,7 +29,7 @@ const MAX_MANAGER: usize = 63;
 const MAX_CRON_NAME: usize = 52;
 
 /// A job.
-pub(super) fn job(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn job(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     if !flag(spec, "manualSelector") && has(spec, "selector") {
         generated(object, out);
@@ -210,7 +210,7 @@ fn replacement(spec: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// Validates an update of a job: immutable fields and their exceptions.
-pub(super) fn job_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn job_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     selecting(spec, &path, out);
     let elastic = text(spec, "completionMode") == "Indexed"
@@ -236,7 +236,7 @@ pub(super) fn job_update(new: &Value, old: &Value, out: &mut FieldErrors) {
 }
 
 /// A new cron job.
-pub(super) fn cron_job(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn cron_job(object: &Value, out: &mut FieldErrors) {
     let spec = get(object, "spec");
     let schedule_path = Path::of(&["spec", "schedule"]);
     let refuse = text(spec, "schedule")
@@ -251,7 +251,7 @@ pub(super) fn cron_job(object: &Value, out: &mut FieldErrors) {
 }
 
 /// A changed cron job; a zone in its schedule may stay, unless another is named beside it.
-pub(super) fn cron_job_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn cron_job_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     let zoned = |s: &Value| text(s, "schedule").contains("TZ");
     let refuse = match (zoned(spec), zoned(before), has(spec, "timeZone")) {

@@ -10,7 +10,7 @@ use crate::rules::tree::{flag, get, has, int, list, same, text};
 use crate::validation::workloads::counts;
 
 /// A changed status. Most rules about a part hold once that part changes.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     counts(status, &["active", "succeeded", "failed", "ready", "terminating"], &path, out);
     uncounted(status, &path.child("uncountedTerminatedPods"), out);

@@ -5,9 +5,9 @@ pub(super) mod admin;
 mod capacity;
 mod configuration;
 mod names;
-pub(super) mod slice;
-pub(super) mod status;
-pub(super) mod taint_rule;
+pub(crate) mod slice;
+pub(crate) mod status;
+pub(crate) mod taint_rule;
 
 use std::collections::BTreeSet;
 
@@ -61,19 +61,19 @@ fn unique<'a>(keys: impl Iterator<Item = &'a str>, path: &Path, out: &mut FieldE
 }
 
 /// A claim.
-pub(super) fn claim(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn claim(object: &Value, out: &mut FieldErrors) {
     devices(get(get(object, "spec"), "devices"), &Path::of(&["spec", "devices"]), out);
 }
 
 /// A template of claims.
-pub(super) fn template(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn template(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     meta::template(get(spec, "metadata"), &path.child("metadata"), out);
     devices(get(get(spec, "spec"), "devices"), &path.child("spec").child("devices"), out);
 }
 
 /// Validates that the spec of claims and templates is immutable.
-pub(super) fn spec_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn spec_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }
 
@@ -199,12 +199,12 @@ fn toleration(toleration: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A class of devices.
-pub(super) fn class(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn class(object: &Value, out: &mut FieldErrors) {
     class_spec(get(object, "spec"), &Value::Null, out);
 }
 
 /// A changed class: what did not change was compiled and measured before.
-pub(super) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     class_spec(get(new, "spec"), get(old, "spec"), out);
 }
 

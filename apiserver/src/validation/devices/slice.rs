@@ -28,12 +28,12 @@ const MAX_COUNTER_SETS: usize = 8;
 const MAX_CONSUMPTIONS: usize = 2;
 
 /// A new slice.
-pub(in crate::validation) fn slice(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn slice(object: &Value, out: &mut FieldErrors) {
     spec(get(object, "spec"), &Value::Null, out);
 }
 
 /// A changed slice.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     spec(get(new, "spec"), get(old, "spec"), out);
 }
 

@@ -25,7 +25,7 @@ const MAX_INTERFACE: usize = 256;
 const MAX_HARDWARE: usize = 128;
 
 /// A write of a claim's status.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, before, path) = (get(new, "status"), get(old, "status"), Path::new("status"));
     let requests = Requests::of(at(new, &["spec", "devices"]));
     consumers(status, &path, out);

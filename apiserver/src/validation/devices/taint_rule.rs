@@ -15,12 +15,12 @@ use crate::validation::volume::driver_name;
 const MAX_CONDITIONS: usize = 8;
 
 /// A new rule.
-pub(in crate::validation) fn rule(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn rule(object: &Value, out: &mut FieldErrors) {
     spec(get(object, "spec"), "", out);
 }
 
 /// A changed rule: an effect that was accepted before stays acceptable.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     spec(get(new, "spec"), text(at(old, &["spec", "taint"]), "effect"), out);
 }
 
@@ -52,7 +52,7 @@ pub(super) fn taint(taint: &Value, effect_before: &str, path: &Path, out: &mut F
 }
 
 /// Validates the status of a taint rule.
-pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     conditions(status, &path, out);
     let count = list(status, "conditions").len();

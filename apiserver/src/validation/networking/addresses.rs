@@ -12,7 +12,7 @@ use crate::rules::tree::{get, texts};
 use crate::validation::fields::{shaped, shaped_if_said};
 
 /// An address.
-pub(in crate::validation) fn address(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn address(object: &Value, out: &mut FieldErrors) {
     let (parent, path) = (get(get(object, "spec"), "parentRef"), Path::of(&["spec", "parentRef"]));
     if parent.is_null() {
         out.push(Error::required(path, ""));
@@ -27,13 +27,13 @@ pub(in crate::validation) fn address(object: &Value, out: &mut FieldErrors) {
 }
 
 /// An address keeps whose it is.
-pub(in crate::validation) fn address_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn address_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let parent = |o| get(get(o, "spec"), "parentRef");
     immutable(parent(new), parent(old), &Path::of(&["spec", "parentRef"]), out);
 }
 
 /// The ranges addresses come from.
-pub(in crate::validation) fn ranges(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn ranges(object: &Value, out: &mut FieldErrors) {
     let (all, path) = (texts(get(object, "spec"), "cidrs"), Path::of(&["spec", "cidrs"]));
     if all.is_empty() {
         out.push(Error::required(&path, "at least one CIDR required"));
@@ -57,7 +57,7 @@ pub(in crate::validation) fn ranges(object: &Value, out: &mut FieldErrors) {
 }
 
 /// Ranges stay; a second one may come.
-pub(in crate::validation) fn ranges_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn ranges_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (now, was) = (texts(get(new, "spec"), "cidrs"), texts(get(old, "spec"), "cidrs"));
     let path = Path::of(&["spec", "cidrs"]);
     if now.len() == was.len() {

@@ -1,7 +1,7 @@
 //! Ingresses and their classes. Answers for upstream's `ValidateIngressCreate`, `ValidateIngressClass`.
 
-pub(super) mod addresses;
-pub(super) mod policy;
+pub(crate) mod addresses;
+pub(crate) mod policy;
 
 use proto::Value;
 use shared::address;
@@ -64,7 +64,7 @@ pub(super) fn has_invalid_wildcard_host_rules(spec: &Value) -> bool {
 }
 
 /// A new ingress.
-pub(super) fn new_ingress(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn new_ingress(object: &Value, out: &mut FieldErrors) {
     const KEY: &str = "kubernetes.io/ingress.class";
     ingress(object, out);
     let (spec, annotated) = (get(object, "spec"), annotation(object, KEY));
@@ -75,7 +75,7 @@ pub(super) fn new_ingress(object: &Value, out: &mut FieldErrors) {
 }
 
 /// A changed ingress.
-pub(super) fn ingress_update(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn ingress_update(new: &Value, _: &Value, out: &mut FieldErrors) {
     ingress(new, out);
 }
 
@@ -88,7 +88,7 @@ pub(super) fn has_relaxed_names(spec: &Value) -> bool {
 }
 
 /// `status` of an ingress.
-pub(super) fn ingress_status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn ingress_status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["status", "loadBalancer", "ingress"]);
     for (i, entry) in list(get(get(new, "status"), "loadBalancer"), "ingress").iter().enumerate() {
         let (path, address) = (path.index(i), text(entry, "ip"));
@@ -217,7 +217,7 @@ fn backend(backend: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// An ingress class.
-pub(super) fn ingress_class(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn ingress_class(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let controller = text(spec, "controller");
     if controller.len() > 250 {
@@ -292,7 +292,7 @@ pub(crate) fn domain_path(value: &str, path: &Path, out: &mut FieldErrors) {
 }
 
 /// An ingress class keeps its controller.
-pub(super) fn ingress_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn ingress_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let controller = |o| get(get(o, "spec"), "controller");
     immutable(controller(new), controller(old), &Path::of(&["spec", "controller"]), out);
 }

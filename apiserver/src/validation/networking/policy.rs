@@ -10,7 +10,7 @@ use crate::validation::pod::handlers::port_or_name;
 use crate::validation::selectors::own_selector;
 
 /// A network policy.
-pub(in crate::validation) fn policy(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn policy(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     own_selector(get(spec, "podSelector"), &path.child("podSelector"), out);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {

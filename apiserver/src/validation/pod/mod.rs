@@ -12,9 +12,9 @@ pub(super) mod resize;
 pub(super) mod resources;
 mod security;
 mod signals;
-pub(super) mod status;
+pub(crate) mod status;
 pub(super) mod stored;
-pub(super) mod update;
+pub(crate) mod update;
 pub(super) mod windows;
 
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ pub(super) use environment::{field_ref, resource_ref};
 pub use qos::qos_class;
 
 /// A new pod.
-pub(super) fn create(pod: &Value, out: &mut FieldErrors) {
+pub(crate) fn create(pod: &Value, out: &mut FieldErrors) {
     whole(pod, out);
     let path = Path::new("spec");
     if !list(get(pod, "spec"), "ephemeralContainers").is_empty() {
@@ -75,7 +75,7 @@ fn tokens_need_account(spec: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A `PodTemplate` object.
-pub(super) fn template_object(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn template_object(object: &Value, out: &mut FieldErrors) {
     template(get(object, "template"), &Path::new("template"), out);
 }
 

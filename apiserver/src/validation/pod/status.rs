@@ -12,7 +12,7 @@ use crate::rules::tree::{at, entries, get, has, int, list, text};
 use crate::validation::fields::shaped;
 
 /// `status`.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     annotations::update(new, old, &Path::of(&["metadata", "annotations"]), out);
     let path = Path::new("status");
     let (status, before) = (get(new, "status"), get(old, "status"));

@@ -16,7 +16,7 @@ use crate::validation::internal;
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
 /// A PUT or PATCH of the pod.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let path = Path::new("spec");
     let (spec, before) = (get(new, "spec"), get(old, "spec"));
     revalidated(new, old, out);

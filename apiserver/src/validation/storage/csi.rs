@@ -18,7 +18,7 @@ const MODES: [&str; 2] = ["Ephemeral", "Persistent"];
 const MAX_NODE_ID: usize = 256;
 
 /// A CSI driver.
-pub(in crate::validation) fn driver(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn driver(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     for key in ["attachRequired", "podInfoOnMount", "storageCapacity"] {
         if !has(spec, key) {
@@ -75,7 +75,7 @@ fn tokens(spec: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// Validates an update of a CSI driver.
-pub(in crate::validation) fn driver_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn driver_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     for key in ["attachRequired", "volumeLifecycleModes"] {
         immutable(get(spec, key), get(before, key), &path.child(misnamed(key)), out);
@@ -83,7 +83,7 @@ pub(in crate::validation) fn driver_update(new: &Value, old: &Value, out: &mut F
 }
 
 /// A node's CSI drivers.
-pub(in crate::validation) fn node(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn node(object: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["spec", "drivers"]);
     let mut names = BTreeSet::new();
     for (i, driver) in list(get(object, "spec"), "drivers").iter().enumerate() {
@@ -119,7 +119,7 @@ fn topology_keys(driver: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A driver that stays on a node stays as it was, except for how many volumes it can attach.
-pub(in crate::validation) fn node_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn node_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["spec", "drivers"]);
     let bare = |d: &Value| without(d, &["allocatable"]);
     for before in list(get(old, "spec"), "drivers") {
@@ -143,7 +143,7 @@ pub(crate) fn counts_stay(new: &Value, old: &Value) -> Vec<Error> {
 }
 
 /// The capacity of a storage class somewhere.
-pub(in crate::validation) fn capacity(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn capacity(object: &Value, out: &mut FieldErrors) {
     own_selector(get(object, "nodeTopology"), &Path::new("nodeTopology"), out);
     let class = text(object, "storageClassName");
     complain(out, &Path::new("storageClassName"), class, dns1123_subdomain(class));
@@ -155,7 +155,7 @@ pub(in crate::validation) fn capacity(object: &Value, out: &mut FieldErrors) {
 }
 
 /// Validates an update of a storage capacity.
-pub(in crate::validation) fn capacity_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn capacity_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     for key in ["nodeTopology", "storageClassName"] {
         immutable(get(new, key), get(old, key), &Path::new(key), out);
     }

@@ -1,7 +1,7 @@
 //! Storage classes, attribute classes, attachments. Answers for upstream's `ValidateStorageClass`,
 //! `ValidateVolumeAttachment`.
 
-pub(super) mod csi;
+pub(crate) mod csi;
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ fn parameters(object: &Value, needed: bool, out: &mut FieldErrors) {
 }
 
 /// A storage class.
-pub(super) fn class(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn class(object: &Value, out: &mut FieldErrors) {
     driver(object, "provisioner", &Path::default(), out);
     parameters(object, false, out);
     let policy = text(object, "reclaimPolicy");
@@ -100,7 +100,7 @@ fn topologies(object: &Value, out: &mut FieldErrors) {
 }
 
 /// Validates an update of a storage class.
-pub(super) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     for key in ["parameters", "provisioner", "reclaimPolicy"] {
         stays(new, old, key, out);
     }
@@ -115,20 +115,20 @@ fn stays(new: &Value, old: &Value, key: &str, out: &mut FieldErrors) {
 }
 
 /// A volume attributes class.
-pub(super) fn attributes_class(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn attributes_class(object: &Value, out: &mut FieldErrors) {
     driver(object, "driverName", &Path::default(), out);
     parameters(object, true, out);
 }
 
 /// Validates an update of a volume attributes class.
-pub(super) fn attributes_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn attributes_class_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     for key in ["driverName", "parameters"] {
         stays(new, old, key, out);
     }
 }
 
 /// A new volume attachment, which is asked more than what older releases stored.
-pub(super) fn new_attachment(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn new_attachment(object: &Value, out: &mut FieldErrors) {
     attachment(object, out);
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     volume::driver_name(text(spec, "attacher"), &path.child("attacher"), out);
@@ -166,7 +166,7 @@ fn source(holder: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A changed attachment, or one whose status changed: its spec may not.
-pub(super) fn attachment_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn attachment_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     attachment(new, out);
     immutable(get(new, "spec"), get(old, "spec"), &Path::new("spec"), out);
 }

@@ -7,7 +7,7 @@ use proto::{defaulting, schema};
 use serde_json::{Map, json};
 use shared::status::field::Error;
 
-use super::{RULES, ValidationOptions, in_order};
+use super::{ValidationOptions, in_order};
 use crate::registry::behavior;
 
 mod certificates;
@@ -48,7 +48,7 @@ fn validate_subresource(row: &Resource, subresource: &str, new: &Value, old: &Va
 }
 
 fn warnings(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
-    super::warnings(STRICT, row, subresource, object, old)
+    behavior(row).warnings(STRICT, row, subresource, object, old)
 }
 
 /// Row and namespace of a collection's path.
@@ -504,8 +504,8 @@ fn any_tree_is_judged() {
     let mut seed = 7;
     for _ in 0..300 {
         let (a, b) = (tree(&mut seed, 7), tree(&mut seed, 7));
-        for rules in RULES {
-            let row = proto::resources::all().iter().find(|r| r.group == rules.group && r.plural == rules.plural);
+        for kind in crate::registry::kinds::all() {
+            let row = proto::resources::all().iter().find(|r| r.group == kind.group && r.plural == kind.plural);
             let Some(row) = row else { continue };
             let _ = validate_create(row, row, &a);
             let _ = validate_update(row, row, &a, &b);

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use shared::flags::FeatureGates;
 
 use super::{Change, Valid, lines, pod_spec};
-use crate::validation::{ValidationOptions, validate_create, validate_subresource, validate_update};
+use crate::registry::behavior;
+use crate::validation::ValidationOptions;
 
 fn gated(gate: &str) -> ValidationOptions {
     let gates = FeatureGates::default().with(&BTreeMap::from([(gate.to_owned(), true)])).expect("a gate");
@@ -15,11 +16,14 @@ fn gated(gate: &str) -> ValidationOptions {
 
 impl Valid {
     fn created(&self, relaxed: ValidationOptions, new: &Value) -> Vec<String> {
-        lines(self.row, validate_create(relaxed, self.row, self.row, new))
+        lines(self.row, behavior(self.row).validate_create(relaxed, (self.row, self.row), new))
     }
 
     fn updated(&self, relaxed: ValidationOptions, new: &Value, old: &Value) -> Vec<String> {
-        lines(self.row, validate_update(relaxed.for_update(self.row, old), self.row, self.row, new, old))
+        lines(
+            self.row,
+            behavior(self.row).validate_update(relaxed.for_update(self.row, old), (self.row, self.row), (new, old)),
+        )
     }
 }
 
@@ -257,7 +261,10 @@ fn gates_that_are_off_ask_more() {
     let nominated = pod.with(&[("/status/nominatedNodeName", json!("m"))]);
     for (relaxed, count) in [(on, 1), (without("ClearingNominatedNodeNameAfterBinding"), 0)] {
         let options = relaxed.for_update(pod.row, &pod.object);
-        assert_eq!(validate_subresource(options, pod.row, "status", &nominated, &pod.object).len(), count);
+        assert_eq!(
+            behavior(pod.row).validate_subresource(options, pod.row, "status", (&nominated, &pod.object)).len(),
+            count
+        );
     }
 }
 
@@ -365,7 +372,7 @@ fn pods_are_resized_as_a_whole() {
     for (change, want) in table {
         let new = pod.with(std::slice::from_ref(&change));
         let options = gate.for_update(pod.row, &pod.object);
-        let errors = validate_subresource(options, pod.row, "resize", &new, &pod.object);
+        let errors = behavior(pod.row).validate_subresource(options, pod.row, "resize", (&new, &pod.object));
         assert_eq!(lines(pod.row, errors), want, "{change:?}");
     }
 }

@@ -4,14 +4,18 @@
 use serde_json::{Value, json};
 
 use super::{Change, STRICT, Valid, lines, pod_spec};
-use crate::validation::{validate_create, validate_update};
+use crate::registry::behavior;
 
 /// Objects with changes that only stored ones may have, and how many causes there are against others.
 fn judged(valid: &Valid, changes: &[Change]) {
     let judge = |new: &Value, old: Option<&Value>| {
         let errors = match old {
-            Some(old) => validate_update(STRICT.for_update(valid.row, old), valid.row, valid.row, new, old),
-            None => validate_create(STRICT, valid.row, valid.row, new),
+            Some(old) => behavior(valid.row).validate_update(
+                STRICT.for_update(valid.row, old),
+                (valid.row, valid.row),
+                (new, old),
+            ),
+            None => behavior(valid.row).validate_create(STRICT, (valid.row, valid.row), new),
         };
         lines(valid.row, errors)
     };
@@ -132,7 +136,7 @@ fn odd_conditions() -> Value {
 
 /// Causes told of `new` in place of `old`.
 fn causes(valid: &Valid, new: &Value, old: &Value) -> Vec<String> {
-    lines(valid.row, validate_update(STRICT, valid.row, valid.row, new, old))
+    lines(valid.row, behavior(valid.row).validate_update(STRICT, (valid.row, valid.row), (new, old)))
 }
 
 /// An update reports invalid fields that no gate and no earlier release allowed, whatever changes.
@@ -223,7 +227,7 @@ fn jobs_without_the_labels_of_newer_releases() {
     let changed = old.with(&[("/metadata/labels", json!({"a": "b"}))]);
     let judge = |before: Option<&Value>| {
         let options = before.map_or(STRICT, |before| STRICT.for_update(old.row, before));
-        lines(old.row, validate_update(options, old.row, old.row, &changed, &old.object))
+        lines(old.row, behavior(old.row).validate_update(options, (old.row, old.row), (&changed, &old.object)))
     };
     assert_eq!(judge(Some(&old.object)), [""; 0]);
     // New ones are to have both.

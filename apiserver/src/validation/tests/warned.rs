@@ -151,7 +151,7 @@ fn deprecated_volume_warnings() {
         let gates = FlagSet::of("kube-apiserver", &flags).expect("flags").feature_gates();
         let (row, namespace) = target("/api/v1/namespaces/n/pods");
         let pod = prepared(row, &namespace, json!({"metadata": {"name": "x"}, "spec": spec}));
-        let told = crate::validation::warnings(ValidationOptions::new(&gates), row, "", &pod, None);
+        let told = crate::registry::behavior(row).warnings(ValidationOptions::new(&gates), row, "", &pod, None);
         assert_eq!(told, [format!("spec.volumes[1].gitRepo: {what}"), files.to_owned()]);
     }
 }

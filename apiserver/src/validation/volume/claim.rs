@@ -26,7 +26,7 @@ const RESIZES: [&str; 5] = [
 ];
 
 /// A claim.
-pub(in crate::validation) fn claim(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn claim(object: &Value, out: &mut FieldErrors) {
     spec(get(object, "spec"), &Path::new("spec"), out);
 }
 
@@ -129,7 +129,7 @@ fn masked(spec: &Value, before: &Value, loose: &[&str], bound: bool) -> Value {
 }
 
 /// Validates an update of a claim: size and attributes may change once bound, the volume while unbound.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let bound = text(get(new, "status"), "phase") == "Bound";
     let mut was = before.clone();
@@ -197,7 +197,7 @@ fn may_get_class(new: &Value, old: &Value) -> bool {
 }
 
 /// `status` of a claim.
-pub(in crate::validation) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn status(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     for (name, value) in entries(status, "capacity") {
         not_below_nothing(value, &path.child("capacity").key(name), out);

@@ -1,9 +1,9 @@
 //! Volumes of pods, persistent volumes and claims. Answers for upstream's `ValidateVolumes`, `validateVolumeSource`.
 
-pub(super) mod claim;
+pub(crate) mod claim;
 mod iscsi;
 mod paths;
-pub(super) mod persistent;
+pub(crate) mod persistent;
 mod projected;
 mod source;
 

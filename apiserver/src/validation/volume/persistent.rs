@@ -87,7 +87,7 @@ pub(super) fn positive(value: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A new persistent volume.
-pub(in crate::validation) fn new_volume(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn new_volume(object: &Value, out: &mut FieldErrors) {
     volume(object, out);
     mounted_by_annotation(object, out);
 }
@@ -229,7 +229,7 @@ fn volume_source(spec: &Value, name: &str, path: &Path, out: &mut FieldErrors) {
 }
 
 /// Validates an update of a persistent volume, which includes the whole of create validation.
-pub(in crate::validation) fn volume_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn volume_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     volume(new, out);
     let (spec, before, path) = (get(new, "spec"), get(old, "spec"), Path::new("spec"));
     let now = expanded(spec, before);

@@ -8,7 +8,7 @@ use crate::rules::options::Warnings;
 use crate::rules::tree::{entries, get, list, text};
 
 /// Formats that nobody checks; of those that were there already nothing is said again.
-pub(super) fn formats(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn formats(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     let before = old.map(unknown).unwrap_or_default();
     let now = unknown(new).into_iter().filter(|format| !before.contains(format));
     out.extend(now.map(|format| format!("unrecognized format {}", go_quote(format))));

@@ -1,59 +1,20 @@
 //! Warnings for clients whose object is accepted. Answers for upstream's `WarningsOnCreate`, `WarningsOnUpdate`.
 
-mod definition;
-mod networking;
+pub(crate) mod definition;
+pub(crate) mod networking;
 mod paths;
 mod pod;
 mod ports;
 mod quota;
-mod secrets;
-mod storage;
+pub(crate) mod secrets;
+pub(crate) mod storage;
 
 use proto::Value;
-use proto::resources::Resource;
 use shared::status::go_quote;
 
 use super::names::{dns1123_label, label_value};
 use super::tree::{at, entries, get, has, int, list, quantity, text, texts};
-use crate::rules::options::{ValidationOptions, Warnings};
-
-/// Warnings about an object; second is what it is changed from.
-type Warn = fn(&Value, Option<&Value>, &mut Warnings);
-
-const RULES: &[(&str, &str, Warn)] = &[
-    ("", "pods", of_pod),
-    ("", "podtemplates", pod_template),
-    ("", "replicationcontrollers", named_workload),
-    ("", "services", |new, _, out| networking::service(new, out)),
-    ("", "endpoints", |new, _, out| networking::endpoints(new, out)),
-    ("", "serviceaccounts", service_account),
-    ("", "nodes", node),
-    ("", "secrets", |new, _, out| secrets::tls(new, out)),
-    ("", "resourcequotas", resource_quota),
-    ("", "persistentvolumes", |new, _, out| storage::volume(new, out)),
-    ("", "persistentvolumeclaims", |new, _, out| storage::claim(new, out)),
-    ("apps", "deployments", named_workload),
-    ("apps", "replicasets", named_workload),
-    ("apps", "daemonsets", daemon_set),
-    ("apps", "statefulsets", stateful_set),
-    ("batch", "jobs", job),
-    ("batch", "cronjobs", cron_job),
-    ("networking.k8s.io", "ingresses", networking::ingress),
-    ("networking.k8s.io", "networkpolicies", |new, _, out| networking::policy(new, out)),
-    ("node.k8s.io", "runtimeclasses", |new, _, out| runtime_class(new, out)),
-    ("storage.k8s.io", "storageclasses", |new, _, out| storage::class(new, out)),
-    ("storage.k8s.io", "csidrivers", storage::driver),
-    ("storage.k8s.io", "csistoragecapacities", |new, _, out| storage::capacity(new, out)),
-    ("discovery.k8s.io", "endpointslices", networking::slice),
-    ("resource.k8s.io", "resourceslices", |new, _, out| resource_slice(new, out)),
-    ("apiextensions.k8s.io", "customresourcedefinitions", definition::formats),
-];
-
-/// Warning rules for a write of `status`.
-const STATUS_RULES: &[(&str, &str, Warn)] = &[
-    ("", "pods", |new, _, out| networking::pod_status(new, out)),
-    ("", "services", |new, _, out| networking::service_status(new, out)),
-];
+use crate::rules::options::Warnings;
 
 /// Node labels that should not be used any more, and what to say of them.
 const OLD_LABELS: &[(&str, &str)] = &[
@@ -70,28 +31,8 @@ const OLD_LABELS: &[(&str, &str)] = &[
     ("node-role.kubernetes.io/master", r#"use "node-role.kubernetes.io/control-plane" instead"#),
 ];
 
-/// Warnings about an object that is new, or changed from `old` through a subresource.
-pub(super) fn warnings_for(
-    options: ValidationOptions,
-    row: &Resource,
-    subresource: &str,
-    object: &Value,
-    old: Option<&Value>,
-) -> Vec<String> {
-    let mut out = Warnings::new(options);
-    let rules = match subresource {
-        "" => RULES,
-        "status" => STATUS_RULES,
-        _ => return Vec::new(),
-    };
-    if let Some((.., warn)) = rules.iter().find(|(group, plural, _)| row.group == *group && row.plural == *plural) {
-        warn(object, old, &mut out);
-    }
-    out.into_vec()
-}
-
 /// Pods are mostly changed by programs, which nobody listens to.
-fn of_pod(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn of_pod(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         name_of(new, "the Pod's hostname", out);
         pod::spec_and_annotations(new, "", out);
@@ -106,28 +47,28 @@ fn workload(new: &Value, old: Option<&Value>, out: &mut Warnings) {
 }
 
 /// Warns like [`workload`], and of the name where pods are named after the object.
-fn named_workload(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn named_workload(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         name_of(new, "Pod names and hostnames", out);
     }
     workload(new, old, out);
 }
 
-fn pod_template(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn pod_template(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if respecified(new, old) {
         pod::template(get(new, "template"), "template", out);
     }
 }
 
 /// Once for each template.
-fn daemon_set(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn daemon_set(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     let template = at(new, &["spec", "template"]);
     if old.is_none_or(|old| at(old, &["spec", "template"]) != template) {
         pod::template(template, "spec.template", out);
     }
 }
 
-fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     workload(new, old, out);
     let spec = get(new, "spec");
     // Upstream's paths differ so.
@@ -143,7 +84,7 @@ fn stateful_set(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     }
 }
 
-fn job(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn job(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         name_of(new, "Pod names and hostnames", out);
     }
@@ -152,7 +93,7 @@ fn job(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     }
 }
 
-fn cron_job(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn cron_job(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         name_of(new, "Pod names and hostnames", out);
     }
@@ -173,7 +114,7 @@ fn job_spec(spec: &Value, path: &str, out: &mut Warnings) {
     pod::template(get(spec, "template"), &format!("{path}.template"), out);
 }
 
-fn resource_quota(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn resource_quota(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     if old.is_none() {
         quota::quota(new, out);
     }
@@ -217,7 +158,7 @@ fn node_selector(holder: &Value, path: &str, out: &mut Warnings) {
 }
 
 /// Drivers are told apart by the case of their names.
-fn resource_slice(new: &Value, out: &mut Warnings) {
+pub(crate) fn resource_slice(new: &Value, out: &mut Warnings) {
     let driver = text(get(new, "spec"), "driver");
     if driver != driver.to_lowercase() {
         let shown = go_quote(driver);
@@ -226,7 +167,7 @@ fn resource_slice(new: &Value, out: &mut Warnings) {
 }
 
 /// Warns like [`node_selector`]; upstream's path does not name the label.
-fn runtime_class(new: &Value, out: &mut Warnings) {
+pub(crate) fn runtime_class(new: &Value, out: &mut Warnings) {
     let labels = entries(get(new, "scheduling"), "nodeSelector").filter_map(|(key, _)| renamed(key));
     out.extend(labels.map(|advice| format!("scheduling.nodeSelector: {advice}")));
 }
@@ -256,7 +197,7 @@ fn fractional(value: &Value, path: &str, out: &mut Warnings) {
     }
 }
 
-fn node(new: &Value, _: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn node(new: &Value, _: Option<&Value>, out: &mut Warnings) {
     let spec = get(new, "spec");
     if has(spec, "configSource") {
         out.push("spec.configSource: the feature is removed".to_owned());
@@ -269,7 +210,7 @@ fn node(new: &Value, _: Option<&Value>, out: &mut Warnings) {
     }
 }
 
-fn service_account(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn service_account(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
     let enforces = |account: &Value| has(at(account, &["metadata", "annotations"]), ENFORCE);
     if enforces(new) && !old.is_some_and(enforces) {

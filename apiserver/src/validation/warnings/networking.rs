@@ -19,7 +19,7 @@ pub(super) fn network(value: &str, path: &str, out: &mut Warnings) {
     out.extend(network_warnings(value).into_iter().map(|warning| format!("{path}: {warning}")));
 }
 
-pub(super) fn service(new: &Value, out: &mut Warnings) {
+pub(crate) fn service(new: &Value, out: &mut Warnings) {
     let spec = get(new, "spec");
     let external = texts(spec, "externalIPs");
     let (kind, balancer) = (text(spec, "type"), text(spec, "loadBalancerIP"));
@@ -60,14 +60,14 @@ pub(super) fn service(new: &Value, out: &mut Warnings) {
     }
 }
 
-pub(super) fn service_status(new: &Value, out: &mut Warnings) {
+pub(crate) fn service_status(new: &Value, out: &mut Warnings) {
     let ingress = list(get(get(new, "status"), "loadBalancer"), "ingress");
     for (i, entry) in ingress.iter().enumerate() {
         ip(text(entry, "ip"), &format!("status.loadBalancer.ingress[{i}]"), out);
     }
 }
 
-pub(super) fn pod_status(new: &Value, out: &mut Warnings) {
+pub(crate) fn pod_status(new: &Value, out: &mut Warnings) {
     for key in ["podIPs", "hostIPs"] {
         for (i, entry) in list(get(new, "status"), key).iter().enumerate() {
             ip(text(entry, "ip"), &format!("status.{key}[{i}].ip"), out);
@@ -76,7 +76,7 @@ pub(super) fn pod_status(new: &Value, out: &mut Warnings) {
 }
 
 /// The controller mends the spellings that it finds.
-pub(super) fn endpoints(new: &Value, out: &mut Warnings) {
+pub(crate) fn endpoints(new: &Value, out: &mut Warnings) {
     if is_managed_by(new, "endpoints.kubernetes.io/managed-by", &["endpoint-controller"]) {
         return;
     }
@@ -90,7 +90,7 @@ pub(super) fn endpoints(new: &Value, out: &mut Warnings) {
 }
 
 /// Warns like [`endpoints`].
-pub(super) fn slice(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn slice(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     const CONTROLLERS: &[&str] = &["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
     if text(new, "addressType") == "FQDN" {
         if old.is_none() {
@@ -108,7 +108,7 @@ pub(super) fn slice(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     }
 }
 
-pub(super) fn policy(new: &Value, out: &mut Warnings) {
+pub(crate) fn policy(new: &Value, out: &mut Warnings) {
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for (i, rule) in list(get(new, "spec"), direction).iter().enumerate() {
             for (j, peer) in list(rule, peers).iter().enumerate() {
@@ -122,7 +122,7 @@ pub(super) fn policy(new: &Value, out: &mut Warnings) {
     }
 }
 
-pub(super) fn ingress(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn ingress(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     const CLASS: &str = "kubernetes.io/ingress.class";
     if old.is_none() && !annotation(new, CLASS).is_empty() {
         let advice = "is deprecated, please use 'spec.ingressClassName' instead";

@@ -12,7 +12,7 @@ use crate::rules::options::Warnings;
 use crate::rules::tree::{get, text};
 
 /// See the module.
-pub(super) fn tls(new: &Value, out: &mut Warnings) {
+pub(crate) fn tls(new: &Value, out: &mut Warnings) {
     if text(new, "type") != "kubernetes.io/tls" {
         return;
     }

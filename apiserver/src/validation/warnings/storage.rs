@@ -13,7 +13,7 @@ const OLD_ANNOTATIONS: &[(&str, &str, &str)] =
     &[(OLD_CLASS, "v1.8", "storageClassName"), ("volume.beta.kubernetes.io/mount-options", "v1.31", "mountOptions")];
 
 /// A persistent volume.
-pub(super) fn volume(new: &Value, out: &mut Warnings) {
+pub(crate) fn volume(new: &Value, out: &mut Warnings) {
     annotations(new, OLD_ANNOTATIONS, out);
     let spec = get(new, "spec");
     if text(spec, "persistentVolumeReclaimPolicy") == "Recycle" {
@@ -31,7 +31,7 @@ pub(super) fn volume(new: &Value, out: &mut Warnings) {
 }
 
 /// A claim.
-pub(super) fn claim(new: &Value, out: &mut Warnings) {
+pub(crate) fn claim(new: &Value, out: &mut Warnings) {
     annotations(new, &OLD_ANNOTATIONS[..1], out);
     requests(get(new, "spec"), "spec", out);
 }
@@ -47,7 +47,7 @@ pub(super) fn requests(spec: &Value, path: &str, out: &mut Warnings) {
 }
 
 /// A storage class.
-pub(super) fn class(new: &Value, out: &mut Warnings) {
+pub(crate) fn class(new: &Value, out: &mut Warnings) {
     for (i, term) in list(new, "allowedTopologies").iter().enumerate() {
         for (j, expression) in list(term, "matchLabelExpressions").iter().enumerate() {
             let path = format!("allowedTopologies[{i}].matchLabelExpressions[{j}].key");
@@ -57,7 +57,7 @@ pub(super) fn class(new: &Value, out: &mut Warnings) {
 }
 
 /// A CSI driver that wants tokens does not say where it wants them.
-pub(super) fn driver(new: &Value, old: Option<&Value>, out: &mut Warnings) {
+pub(crate) fn driver(new: &Value, old: Option<&Value>, out: &mut Warnings) {
     let (spec, requests) = (get(new, "spec"), list(get(new, "spec"), "tokenRequests"));
     let same = old.is_some_and(|old| list(get(old, "spec"), "tokenRequests") == requests);
     if !requests.is_empty() && !same && !has(spec, "serviceAccountTokenInSecrets") {
@@ -66,7 +66,7 @@ pub(super) fn driver(new: &Value, old: Option<&Value>, out: &mut Warnings) {
 }
 
 /// A CSI driver's capacity on nodes.
-pub(super) fn capacity(new: &Value, out: &mut Warnings) {
+pub(crate) fn capacity(new: &Value, out: &mut Warnings) {
     let topology = get(new, "nodeTopology");
     for (i, expression) in list(topology, "matchExpressions").iter().enumerate() {
         label_key(text(expression, "key"), &format!("nodeTopology.matchExpressions[{i}].key"), out);

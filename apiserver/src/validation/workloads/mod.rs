@@ -1,8 +1,8 @@
 //! Replication controllers, replica sets, deployments, daemon sets, stateful sets, controller revisions. Answers for
 //! upstream's `ValidateDeployment`, `ValidateReplicaSet`, `ValidateDaemonSet`.
 
-pub(super) mod stateful;
-pub(super) mod status;
+pub(crate) mod stateful;
+pub(crate) mod status;
 
 use proto::Value;
 use shared::status::field::{Error, Path};
@@ -64,7 +64,7 @@ fn selector(spec: &Value, kind: &str, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A replication controller.
-pub(super) fn replication_controller(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn replication_controller(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), spec_path());
     counts(spec, &["minReadySeconds"], &path, out);
     if !has_entries(spec, "selector") {
@@ -84,7 +84,7 @@ pub(super) fn replication_controller(object: &Value, out: &mut FieldErrors) {
 }
 
 /// Validates that annotations with selectors that a version of the API cannot express do not change.
-pub(super) fn convertible(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn convertible(new: &Value, old: &Value, out: &mut FieldErrors) {
     const UNSAID: &str = "non-convertible.kubernetes.io";
     for (key, value) in entries(get(old, "metadata"), "annotations") {
         let Some((_, field)) = key.split_once('/').filter(|_| key.starts_with(UNSAID)) else { continue };
@@ -103,7 +103,7 @@ pub(super) fn convertible(new: &Value, old: &Value, out: &mut FieldErrors) {
 }
 
 /// A replica set.
-pub(super) fn replica_set(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn replica_set(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), spec_path());
     counts(spec, &["replicas", "minReadySeconds"], &path, out);
     selector(spec, "deployment", &path, out);
@@ -125,13 +125,13 @@ fn matching_template(spec: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// The selector of a replica set or deployment may not change.
-pub(super) fn selector_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn selector_stays(new: &Value, old: &Value, out: &mut FieldErrors) {
     let selector = |o| get(get(o, "spec"), "selector");
     immutable(selector(new), selector(old), &Path::of(&["spec", "selector"]), out);
 }
 
 /// A deployment.
-pub(super) fn deployment(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn deployment(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), spec_path());
     counts(spec, &["replicas"], &path, out);
     selector(spec, "deployment", &path, out);
@@ -199,7 +199,7 @@ pub(super) fn at_most_all(value: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A daemon set.
-pub(super) fn daemon_set(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn daemon_set(object: &Value, out: &mut FieldErrors) {
     let (spec, path) = (get(object, "spec"), spec_path());
     let wanted = get(spec, "selector");
     let (template, template_path) = (get(spec, "template"), path.child("template"));
@@ -245,7 +245,7 @@ fn daemon_strategy(strategy: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// A controller revision.
-pub(super) fn revision(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn revision(object: &Value, out: &mut FieldErrors) {
     match get(object, "data") {
         Value::Null => out.push(Error::required("data", "data is mandatory")),
         Value::Object(_) => {}
@@ -255,6 +255,6 @@ pub(super) fn revision(object: &Value, out: &mut FieldErrors) {
 }
 
 /// A controller revision's data may not change.
-pub(super) fn revision_update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn revision_update(new: &Value, old: &Value, out: &mut FieldErrors) {
     immutable(get(new, "data"), get(old, "data"), &Path::new("data"), out);
 }

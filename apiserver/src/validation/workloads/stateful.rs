@@ -13,12 +13,12 @@ use crate::validation::selectors::{picks, template_labels};
 use crate::validation::volume::claim;
 
 /// A new stateful set.
-pub(in crate::validation) fn create(object: &Value, out: &mut FieldErrors) {
+pub(crate) fn create(object: &Value, out: &mut FieldErrors) {
     spec(get(object, "spec"), true, true, out);
 }
 
 /// A changed one. What cannot change is not judged again, and a template only where the one that is there was sound.
-pub(in crate::validation) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn update(new: &Value, old: &Value, out: &mut FieldErrors) {
     const MUTABLE: &[&str] = &[
         "replicas",
         "ordinals",

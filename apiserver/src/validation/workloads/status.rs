@@ -34,7 +34,7 @@ fn collisions(new: &Value, old: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// Of a replica set or replication controller.
-pub(in crate::validation) fn replicas(new: &Value, _: &Value, out: &mut FieldErrors) {
+pub(crate) fn replicas(new: &Value, _: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     counts(
         status,
@@ -60,7 +60,7 @@ pub(in crate::validation) fn replicas(new: &Value, _: &Value, out: &mut FieldErr
 }
 
 /// Of a deployment.
-pub(in crate::validation) fn deployment(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn deployment(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     let keys = [
         "observedGeneration",
@@ -79,7 +79,7 @@ pub(in crate::validation) fn deployment(new: &Value, old: &Value, out: &mut Fiel
 }
 
 /// Of a daemon set.
-pub(in crate::validation) fn daemon_set(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn daemon_set(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     let keys = [
         "currentNumberScheduled",
@@ -97,7 +97,7 @@ pub(in crate::validation) fn daemon_set(new: &Value, old: &Value, out: &mut Fiel
 }
 
 /// Of a stateful set.
-pub(in crate::validation) fn stateful_set(new: &Value, old: &Value, out: &mut FieldErrors) {
+pub(crate) fn stateful_set(new: &Value, old: &Value, out: &mut FieldErrors) {
     let (status, path) = (get(new, "status"), Path::new("status"));
     let keys = [
         "replicas",

@@ -26,7 +26,6 @@ use crate::registry::strategy::{self, StrategyCx};
 use crate::registry::{FieldGates, behavior, owners};
 use crate::rows::{Rows, working};
 use crate::storage::{Store, Stored, WriteResult};
-use crate::validation;
 
 /// Attempts to find a free generated name.
 const NAME_ROUNDS: usize = 8;
@@ -180,7 +179,7 @@ impl Engine {
         errors.extend(behavior(storage).validate_create(self.gated.relaxed, (t.row, storage), &object));
         errors.extend(self.gated.validate_gated(storage, "", &object, None));
         self.refuse(t, storage, &object, true, errors)?;
-        t.warnings.extend(validation::warnings(self.gated.relaxed, storage, "", &object, None));
+        t.warnings.extend(behavior(storage).warnings(self.gated.relaxed, storage, "", &object, None));
         let name = meta::text(&object, "name").to_owned();
         self.validate_creation(t, &mut object).await?;
         let key = self.key(storage, t.namespace, &name);

@@ -19,7 +19,6 @@ use crate::registry::strategy::{self, Strategy};
 use crate::registry::{behavior, owners};
 use crate::rows::working;
 use crate::storage::WriteResult;
-use crate::validation;
 
 /// Conversions of an object that may depend on one another, in the search for who owns what.
 const CONVERSION_ROUNDS: usize = 16;
@@ -209,7 +208,7 @@ impl Engine {
         });
         errors.extend(self.gated.validate_gated(storage, t.subresource, new, Some(old)));
         self.refuse(t, storage, new, false, errors)?;
-        t.warnings.extend(validation::warnings(options, storage, t.subresource, new, Some(old)));
+        t.warnings.extend(behavior.warnings(options, storage, t.subresource, new, Some(old)));
         self.validate_change(t, new, old).await
     }
 

@@ -1,0 +1,19 @@
+//! MutatingAdmissionPolicy. Answers for upstream's `pkg/registry/admissionregistration/mutatingadmissionpolicy`.
+
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::strategy::CONDITIONAL_GENERATION;
+use crate::validation;
+use crate::validation::kind_rules::ValidationPhase::{Immutable, ObjectMeta};
+use crate::validation::kind_rules::rules;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition =
+    KindDefinition::new("admissionregistration.k8s.io", "mutatingadmissionpolicies")
+        .strategy(CONDITIONAL_GENERATION)
+        .rules(
+            rules(validation::mutating_policy::policy)
+                .update(validation::mutating_policy::policy_update)
+                .changed(&[ObjectMeta, Immutable]),
+        )
+        .cells(printers::policy::mutating_policy);

@@ -1,0 +1,21 @@
+//! StorageVersion. Answers for upstream's `pkg/registry/apiserverinternal/storageversion`.
+
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::strategy::{CONDITIONAL, METADATA, Strategy};
+use crate::rules::names::NameRule;
+use crate::validation;
+use crate::validation::kind_rules::ValidationPhase::Immutable;
+use crate::validation::kind_rules::rules;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("internal.apiserver.k8s.io", "storageversions")
+    .strategy(Strategy { status_restores: METADATA, ..CONDITIONAL })
+    .rules(
+        rules(validation::storage_version::check)
+            .named(NameRule::StorageVersion)
+            .changed(&[])
+            .status(validation::storage_version::status)
+            .status_changed(&[Immutable]),
+    )
+    .cells(printers::cluster::storage_version);

@@ -1,0 +1,22 @@
+//! ClusterTrustBundle. Answers for upstream's `pkg/registry/certificates/clustertrustbundle`.
+
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::selectable::text;
+use crate::registry::strategy::CONDITIONAL;
+use crate::rules::names::NameRule;
+use crate::validation;
+use crate::validation::kind_rules::ValidationPhase::{Immutable, ObjectMeta, ObjectMetaUpdate};
+use crate::validation::kind_rules::rules;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("certificates.k8s.io", "clustertrustbundles")
+    .strategy(CONDITIONAL)
+    .rules(
+        rules(validation::trust_bundle::bundle)
+            .named(NameRule::PathSegment)
+            .update(validation::trust_bundle::bundle_update)
+            .changed(&[ObjectMeta, ObjectMetaUpdate, Immutable]),
+    )
+    .cells(printers::policy::trust_bundle)
+    .selectable(&[text("spec.signerName", &["/spec/signerName"])]);

@@ -1,0 +1,15 @@
+//! PodTemplate. Answers for upstream's `pkg/registry/core/podtemplate`.
+
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::strategy::WITH_GENERATION;
+use crate::validation;
+use crate::validation::kind_rules::rules;
+use crate::validation::warnings;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("", "podtemplates")
+    .strategy(WITH_GENERATION)
+    .rules(rules(validation::pod::template_object))
+    .warns(warnings::pod_template)
+    .cells(printers::workloads::pod_template);

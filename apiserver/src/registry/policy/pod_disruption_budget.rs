@@ -1,0 +1,22 @@
+//! PodDisruptionBudget. Answers for upstream's `pkg/registry/policy/poddisruptionbudget`.
+
+use crate::printers;
+use crate::registry::kind::KindDefinition;
+use crate::registry::strategy::CONDITIONAL_GENERATION;
+use crate::rules::names::NameRule;
+use crate::validation;
+use crate::validation::kind_rules::ValidationPhase::{Immutable, Spec};
+use crate::validation::kind_rules::{META_LAST, rules};
+
+/// The kind.
+pub(crate) static KIND: KindDefinition = KindDefinition::new("policy", "poddisruptionbudgets")
+    .strategy(CONDITIONAL_GENERATION)
+    .rules(
+        rules(validation::policy::budget)
+            .named(NameRule::PathSegment)
+            .created(META_LAST)
+            .changed(&[Spec])
+            .status(validation::policy::status)
+            .status_changed(&[Immutable]),
+    )
+    .cells(printers::policy::disruption_budget);

@@ -1,0 +1,17 @@
+//! DeviceClass. Answers for upstream's `pkg/registry/resource/deviceclass`.
+
+use crate::registry::kind::KindDefinition;
+use crate::registry::strategy::WITH_GENERATION;
+use crate::rules::names::NameRule;
+use crate::validation;
+use crate::validation::kind_rules::ValidationPhase::{Immutable, ObjectMeta, ObjectMetaUpdate};
+use crate::validation::kind_rules::rules;
+
+/// The kind.
+pub(crate) static KIND: KindDefinition =
+    KindDefinition::new("resource.k8s.io", "deviceclasses").strategy(WITH_GENERATION).rules(
+        rules(validation::devices::class)
+            .named(NameRule::WholeSubdomain)
+            .update(validation::devices::class_update)
+            .changed(&[ObjectMeta, ObjectMetaUpdate, Immutable]),
+    );
