@@ -10,16 +10,19 @@ const DASHBOARD: &str = include_str!("../../../manifests/monitoring/dashboard.js
 
 /// Labels that Prometheus adds.
 const ADDED: [&str; 3] = ["instance", "job", "le"];
-/// Metrics that have no sample before something fails, or before somebody registers what they are about.
-const RARE: [&str; 8] = [
+/// Metrics that have no sample before something fails, or before somebody registers what they are about; those of the first
+/// node's certificates, which are not rotated; and of changes of endpoints before there are any.
+const RARE: [&str; 10] = [
     "aggregator_unavailable_apiservice",
     "apiserver_admission_webhook_rejection_count",
     "apiserver_audit_error_total",
     "apiserver_flowcontrol_rejected_requests_total",
     "etcd_request_errors_total",
+    "kubelet_certificate_manager_client_ttl_seconds",
     "kubelet_certificate_manager_server_ttl_seconds",
     "kubelet_evictions",
     "kubelet_runtime_operations_errors_total",
+    "kubeproxy_network_programming_duration_seconds_bucket",
 ];
 /// Words of expressions that are no metrics.
 const OTHERS: [&str; 1] = ["up"];
