@@ -106,7 +106,8 @@ install_and_start() {
   kubectl apply -f /usr/share/ironclad/rbac || fail "rbac"
   export KUBECONFIG=/etc/kubernetes/admin.conf
   until_ok 180 "the node is Ready" ready
-  kubectl apply -f /handed/pods.yaml || fail "the pods"
+  # Admission wants each namespace's service account, which a controller makes.
+  until_ok 60 "the pods are made" kubectl apply -f /handed/pods.yaml
   install -D -m 0600 /handed/static.yaml /etc/kubernetes/manifests/static.yaml
   until_ok 180 "the pod runs" running
   kubectl get nodes,pods -A -o wide
