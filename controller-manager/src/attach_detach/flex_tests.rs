@@ -34,7 +34,7 @@ impl Machine {
         fs::create_dir_all(program.parent().expect("a folder")).expect("made");
         fs::write(&program, script).expect("written");
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
-        let flex = Arc::new(FlexAttacher::new(folder.path(), Queue::new("flex_test"), verify_after));
+        let flex = Arc::new(FlexAttacher::new(folder.path(), Queue::new("test_flex"), verify_after));
         Self { folder, flex }
     }
 
