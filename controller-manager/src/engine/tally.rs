@@ -184,11 +184,11 @@ mod tests {
         let mut pod = json!({
             "metadata": {"name": "p", "uid": "p", "labels": {"app": app},
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": owner, "controller": true}]},
-            "status": {"phase": if seed % 7 == 0 { "Failed" } else { "Running" }}});
-        if seed % 5 == 0 {
+            "status": {"phase": if seed.is_multiple_of(7) { "Failed" } else { "Running" }}});
+        if seed.is_multiple_of(5) {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
-        if seed % 3 != 0 {
+        if !seed.is_multiple_of(3) {
             let since = format!("2026-01-01T00:00:{:02}Z", seed % 60);
             pod["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "lastTransitionTime": since}]);
         }
