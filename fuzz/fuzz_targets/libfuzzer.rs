@@ -1,4 +1,4 @@
-//! One target under libFuzzer, guided by coverage: `FUZZ_TARGET` is its name.
+//! Runs a target under libFuzzer, guided by coverage: `FUZZ_TARGET` is its name.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,7 +1,7 @@
 //! FlexVolumes whose drivers attach them: programs on this controller manager's machine. Answers for the controller's share of
 //! upstream's `pkg/volume/flexvolume`.
 //!
-//! What is attached is read from the nodes' status after a restart, as upstream does. A driver may take its time: each call is a
+//! Attachments are read from the nodes' status after a restart, as upstream does. A driver may take its time: each call is a
 //! task, and the node is looked at again when it has ended. Calls for one volume on one node never overlap.
 
 use std::collections::{BTreeMap, HashMap};
@@ -46,7 +46,7 @@ impl FlexAttachable {
         Some(Self { volume: FlexVolume::persistent(object::name(&volume.metadata), source, read_only), exclusive })
     }
 
-    /// One that a pod names itself. Whether several nodes may have it is the pod's affair.
+    /// Reads a volume that a pod names itself; several nodes may have it.
     #[must_use]
     pub fn of_disk(volume: &Volume) -> Option<Self> {
         let source = volume.flex_volume.as_ref()?;

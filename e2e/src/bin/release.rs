@@ -92,7 +92,7 @@ fn run(given: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-/// One part for each folder of binaries; several stand side by side.
+/// Returns a part for each folder of binaries; several stand side by side.
 fn parts(given: &ArgMatches, dist: &Path) -> Result<Vec<ReleasePart>> {
     let text = |name: &str| given.get_one::<String>(name).cloned().unwrap_or_default();
     let identity = ReleaseIdentity { version: text("release-version"), commit: text("commit"), date: text("date") };

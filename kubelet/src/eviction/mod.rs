@@ -202,7 +202,7 @@ impl Eviction {
         }
     }
 
-    /// One look; the pod that was evicted, if one was. Answers for upstream's `synchronize`.
+    /// Looks once, and returns the pod that was evicted, if one was. Answers for upstream's `synchronize`.
     async fn step(&self, tracker: &mut Tracker) -> Option<Arc<Pod>> {
         let observed = self.observe().await;
         if self.layout() == DiskLayout::Split && !self.knows_split_disks {

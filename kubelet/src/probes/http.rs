@@ -71,7 +71,7 @@ impl Request {
 }
 
 impl Request {
-    /// The same request over plain HTTP, without credentials.
+    /// Returns the same request over plain HTTP, without credentials.
     #[must_use]
     pub fn without_tls(&self) -> Self {
         let mut plain = Self { secure: false, ..self.clone() };

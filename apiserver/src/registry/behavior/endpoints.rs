@@ -152,7 +152,7 @@ impl ResourceEndpoints for CrdVersion {
         &row.plural
     }
 
-    /// It is called what it calls itself, also where that is what is wrong with it.
+    /// Names the kind and group that the object states, also where those are invalid.
     fn invalid(&self, _: (&Resource, &Resource), object: &Value, name: &str, errors: Vec<field::Error>) -> Status {
         let text = |key: &str| object[key].as_str().unwrap_or_default();
         let group = text("apiVersion").split_once('/').map_or("", |(group, _)| group);

@@ -117,7 +117,7 @@ impl ResourceForms for CrdVersion {
         false
     }
 
-    /// The same bytes may read differently once the definition has changed.
+    /// Never: the same bytes may read differently once the definition has changed.
     fn encodes_alike(&self) -> bool {
         false
     }

@@ -18,7 +18,7 @@ use crate::rules::options::Warnings;
 use crate::validation::kind_rules::{GENERIC, KindRules};
 use crate::validation::{self, ValidationOptions};
 
-/// What is done with objects of a resource.
+/// Operations on objects of a resource.
 pub trait ResourceObjects {
     /// Completes a decoded body that was sent to a row: prunes and defaults it. Returns the names of unknown fields.
     ///
@@ -260,7 +260,7 @@ impl ResourceObjects for CrdVersion {
         }
     }
 
-    /// What a webhook converts stays as it is until somebody asks for it.
+    /// Leaves objects that a webhook converts as they are until they are asked for.
     fn complete_stored(&self, row: &Resource, object: &mut Value) {
         crd::objects::read(self, object);
         if !self.converts_by_webhook() && object["apiVersion"] != row.api_version() {
