@@ -9,6 +9,7 @@ mod budget;
 mod circles;
 mod compatibility;
 mod docs;
+mod errors;
 mod kinds;
 mod length;
 mod lock;
@@ -31,13 +32,14 @@ use crate::tree::Tree;
 type Check = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 /// All checks, in the order in which they are printed.
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 15] = [
     ("crate-arrows", arrows::between_crates),
     ("folder-circles", arrows::between_folders),
     ("file-circles", circles::largest),
     ("custom-questions", kinds::custom_questions),
     ("kind-homes", kinds::without_home),
     ("doc-openings", docs::relative_openings),
+    ("string-errors", errors::text_errors),
     ("type-names", names::repeated),
     ("allow-reasons", allows::without_reason),
     ("file-length", length::long_files),
