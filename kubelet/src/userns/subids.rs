@@ -1,13 +1,14 @@
 //! Ids that the node gives to namespaces: those that `/etc/subuid` and `/etc/subgid` grant the user `kubelet`, asked of
 //! `getsubids`, or all above 65535. Answers for upstream's `getKubeletMappings` and `parseGetSubIdsOutput`.
 
-use nix::unistd::User;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// User whose subordinate ids are given away.
 const KUBELET_USER: &str = "kubelet";
 const GETSUBIDS: &str = "getsubids";
+/// Users of the node.
+const USERS: &str = "/etc/passwd";
 /// Oldest kernel with idmapped mounts of all that volumes are on: upstream's `UserNamespacesSupportKernelVersion`.
 const OLDEST_KERNEL: (u32, u32) = (6, 3);
 
@@ -40,8 +41,8 @@ impl IdRange {
     /// The configuration cannot be read, or is not one range for uids and gids alike.
     pub fn of_node(kernel: &str) -> Result<Self, String> {
         warn_of_old_kernel(kernel);
-        let user = User::from_name(KUBELET_USER).map_err(|error| error.to_string())?;
-        if user.is_none() {
+        let users = std::fs::read_to_string(USERS).map_err(|error| format!("open {USERS}: {error}"))?;
+        if !has_user(&users, KUBELET_USER) {
             return Ok(Self::ALL);
         }
         let Some(program) = find(GETSUBIDS) else {
@@ -66,6 +67,12 @@ impl IdRange {
         }
         parse(&String::from_utf8_lossy(&uids))
     }
+}
+
+/// Reports whether a list of users has one of this name. The C library is not asked: it loads what the node's `nsswitch.conf`
+/// names, which a static program does not survive, and upstream's, which is built without it, does not ask it either.
+fn has_user(users: &str, name: &str) -> bool {
+    users.lines().any(|line| line.split_once(':').is_some_and(|(user, _)| user.trim() == name))
 }
 
 /// Reads `0: kubelet 65536 2147483648`.
@@ -106,6 +113,13 @@ fn warn_of_old_kernel(version: &str) {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn users_are_found_by_their_names_alone() {
+        let users = "root:x:0:0:root:/root:/bin/bash\n# kubelet:x\nkubelet-admin:x:1:1::/:\n";
+        assert!(!has_user(users, "kubelet") && has_user(users, "kubelet-admin"));
+        assert!(has_user(&format!("{users}kubelet:x:2:2::/:\n"), "kubelet"));
+    }
 
     #[test]
     fn one_line_tells_one_range() {
