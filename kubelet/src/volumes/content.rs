@@ -84,7 +84,8 @@ impl ContentInputs<'_> {
     fn private(&self, mode: i32) -> (u32, Option<u32>) {
         let owner = self.pod.spec.as_ref().and_then(common_user);
         let is_private = owner.is_some() || self.fs_group().is_some();
-        (bits(if is_private { 0o600 } else { mode }), owner)
+        // Root has every file anyway.
+        (bits(if is_private { 0o600 } else { mode }), owner.filter(|uid| *uid != 0))
     }
 
     fn fs_group(&self) -> Option<i64> {

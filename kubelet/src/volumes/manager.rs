@@ -261,9 +261,11 @@ mod tests {
     use crate::events::LogSink;
     use crate::objects::ObjectError;
     use crate::workers::container::tests::settings;
+    use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
     use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
     use k8s_openapi::api::storage::v1::CSIDriver;
     use serde_json::json;
+    use std::os::unix::fs::MetadataExt;
 
     /// A claim `c` that is bound to a volume of a driver.
     struct Objects;
@@ -284,6 +286,10 @@ mod tests {
         }
         async fn csi_driver(&self, _: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
             Ok(None)
+        }
+        async fn token(&self, _: &Pod, _: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
+            let expires = json!({"token": "t", "expirationTimestamp": "2999-01-01T00:00:00Z"});
+            Ok(serde_json::from_value(expires).expect("a token"))
         }
     }
 
@@ -350,4 +356,25 @@ mod tests {
         assert_eq!(std::fs::read_to_string(written).expect("written"), "p");
         manager.unmount("u").await.expect("taken down");
     }
-}
+    #[tokio::test]
+    async fn files_are_written_once_whoever_owns_them() {
+        let root = tempfile::tempdir().expect("a folder");
+        let manager = manager(root.path());
+        for (uid, user, group) in
+            [("a", None, None), ("b", Some(0), None), ("c", Some(1000), None), ("d", Some(0), Some(7))]
+        {
+            let token = json!({"sources": [{"serviceAccountToken": {"path": "token"}}]});
+            let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": uid}, "spec": {
+                "securityContext": {"runAsUser": user, "fsGroup": group}, "containers": [{"name": "c"}],
+                "volumes": [{"name": "v", "projected": token}]}});
+            let pod: Pod = serde_json::from_value(pod).expect("a pod");
+            let volume = root.path().join(format!("pods/{uid}/volumes/kubernetes.io~projected/v"));
+            manager.mount(&pod, &PodFacts::default()).await.expect("mounted");
+            let version = std::fs::read_link(volume.join("..data")).expect("a version");
+            let owner = std::fs::metadata(volume.join("token")).expect("a token").uid();
+            assert_eq!(owner, user.unwrap_or(0), "pod {uid}");
+            manager.refresh(&pod, &PodFacts::default()).await.expect("refreshed");
+            assert_eq!(std::fs::read_link(volume.join("..data")).expect("a version"), version, "pod {uid}");
+            manager.unmount(uid).await.expect("taken down");
+        }
+    }}
