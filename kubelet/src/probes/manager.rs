@@ -153,6 +153,10 @@ impl Probes for Manager {
         self.workers.lock().retain(|key, _| key.pod_uid != pod_uid || alive(key));
     }
 
+    fn stop(&self, pod_uid: &str, container_id: &str) {
+        self.workers.lock().retain(|key, worker| key.pod_uid != pod_uid || worker.container_id != container_id);
+    }
+
     fn stop_liveness(&self, pod_uid: &str) {
         let stops = |key: &ProbeKey| key.pod_uid == pod_uid && key.kind != ProbeKind::Readiness;
         self.workers.lock().retain(|key, _| !stops(key));

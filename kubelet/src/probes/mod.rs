@@ -86,6 +86,9 @@ pub trait Probes: Send + Sync {
     /// Stops the probes of a pod's containers that run no more, and begins none.
     fn retain(&self, pod_uid: &str, running: &[RunningContainer]);
 
+    /// Stops the probes of one container, which has ended.
+    fn stop(&self, pod_uid: &str, container_id: &str);
+
     /// Stops liveness and startup probing (pod is being deleted); readiness goes on.
     fn stop_liveness(&self, pod_uid: &str);
 

@@ -52,12 +52,15 @@ pub async fn container(
     let spent = i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX);
     let left = if hook.is_some() { (grace - spent).max(MINIMUM_GRACE) } else { grace };
     match cx.runtime.stop_container(&found.id, left).await {
-        Ok(()) => Ok(()),
-        Err(error) if error.is_not_found() => Ok(()),
-        Err(error) => {
+        Err(error) if !error.is_not_found() => {
             let text = format!("failed to kill container {}: {error}", found.name);
             cx.events.pod(pod, &path, EventType::Warning, "FailedKillPod", &format!("error killing pod: {text}"));
             Err(text)
+        }
+        _ => {
+            // Others of the pod may take long yet: nobody is told meanwhile that this one does not answer.
+            cx.probes.stop(crate::pods::uid(pod), &found.id);
+            Ok(())
         }
     }
 }

@@ -30,4 +30,4 @@ mod volumes;
 pub mod worker;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

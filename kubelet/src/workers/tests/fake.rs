@@ -30,9 +30,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 
+/// Id of a container that the runtime does not tell of.
+pub(crate) const LOST: &str = "lost";
+
 /// Lines of a test, in order.
 #[derive(Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     lines: Mutex<Vec<String>>,
     changed: Notify,
 }
@@ -43,8 +46,13 @@ impl Log {
         self.changed.notify_waiters();
     }
 
+    /// Number of times that something has happened.
+    pub(crate) fn count(&self, line: &str) -> usize {
+        self.lines.lock().iter().filter(|known| *known == line).count()
+    }
+
     /// Waits until something has happened.
-    pub(super) async fn until(&self, line: &str) {
+    pub(crate) async fn until(&self, line: &str) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -57,10 +65,12 @@ impl Log {
 }
 
 /// A sandbox `s` of the pod `u` with a container `c` in it that ends when it is stopped by force.
-pub(super) struct FakeRuntime {
+pub(crate) struct FakeRuntime {
     log: Arc<Log>,
     is_ready: Mutex<bool>,
     is_running: Mutex<bool>,
+    /// Time that it takes to stop the sandbox.
+    sandbox_stop: Mutex<Duration>,
 }
 
 fn unknown<T>() -> Result<T, CriError> {
@@ -75,8 +85,9 @@ fn of_pod() -> BTreeMap<String, String> {
 
 #[async_trait]
 impl Exec for FakeRuntime {
-    async fn exec_sync(&self, _: &str, _: &[String], _: Duration) -> Result<ExecOutput, CriError> {
-        unknown()
+    async fn exec_sync(&self, id: &str, _: &[String], _: Duration) -> Result<ExecOutput, CriError> {
+        self.log.add(format!("run a command in {id}"));
+        Ok(ExecOutput::default())
     }
 }
 
@@ -102,8 +113,10 @@ impl Runtime for FakeRuntime {
         unknown()
     }
     async fn stop_sandbox(&self, id: &str) -> Result<(), CriError> {
-        *self.is_ready.lock() = false;
         self.log.add(format!("stop {id}"));
+        let takes = *self.sandbox_stop.lock();
+        tokio::time::sleep(takes).await;
+        *self.is_ready.lock() = false;
         Ok(())
     }
     async fn remove_sandbox(&self, _: &str) -> Result<(), CriError> {
@@ -144,8 +157,11 @@ impl Runtime for FakeRuntime {
         Ok(vec![v1::Container { id, pod_sandbox_id, state, labels: of_pod(), ..Default::default() }])
     }
     async fn container_status(&self, id: &str) -> Result<v1::ContainerStatus, CriError> {
+        if id == LOST {
+            return unknown();
+        }
         let state = self.container_state().into();
-        Ok(v1::ContainerStatus { id: id.to_owned(), state, labels: of_pod(), ..Default::default() })
+        Ok(v1::ContainerStatus { id: id.to_owned(), state, labels: of_pod(), started_at: 1, ..Default::default() })
     }
     async fn reopen_log(&self, _: &str) -> Result<(), CriError> {
         unknown()
@@ -200,8 +216,13 @@ impl FakeRuntime {
         if *self.is_running.lock() { ContainerState::ContainerRunning } else { ContainerState::ContainerExited }
     }
 
+    /// The network of the sandbox takes its time to go.
+    pub(crate) fn stop_sandbox_slowly(&self, takes: Duration) {
+        *self.sandbox_stop.lock() = takes;
+    }
+
     /// The sandbox has lost its network, or died.
-    pub(super) fn break_sandbox(&self) {
+    pub(crate) fn break_sandbox(&self) {
         *self.is_ready.lock() = false;
     }
 }
@@ -256,24 +277,25 @@ impl StatusSink for Statuses {
 }
 
 /// The node: parts that a worker needs, and parts that the test holds.
-pub(super) struct FakeNode {
-    pub(super) cx: Arc<WorkerContext>,
-    pub(super) log: Arc<Log>,
-    pub(super) runtime: Arc<FakeRuntime>,
+pub(crate) struct FakeNode {
+    pub(crate) cx: Arc<WorkerContext>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) runtime: Arc<FakeRuntime>,
     /// Unmounts that may succeed.
-    pub(super) unmounts: Arc<Semaphore>,
+    pub(crate) unmounts: Arc<Semaphore>,
 }
 
 impl FakeNode {
-    pub(super) fn at(root: &Path) -> Self {
+    pub(crate) fn at(root: &Path) -> Self {
         Self::with(root, |_| {})
     }
 
     /// A node that differs in something.
-    pub(super) fn with(root: &Path, change: impl FnOnce(&mut WorkerContext)) -> Self {
+    pub(crate) fn with(root: &Path, change: impl FnOnce(&mut WorkerContext)) -> Self {
         let log = Arc::<Log>::default();
         let (is_ready, is_running) = (Mutex::new(true), Mutex::new(true));
-        let runtime = Arc::new(FakeRuntime { log: Arc::clone(&log), is_ready, is_running });
+        let sandbox_stop = Mutex::default();
+        let runtime = Arc::new(FakeRuntime { log: Arc::clone(&log), is_ready, is_running, sandbox_stop });
         let unmounts = Arc::new(Semaphore::new(0));
         let folder = |name: &str| root.join(name);
         let settings = Settings {

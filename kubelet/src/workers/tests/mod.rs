@@ -1,12 +1,13 @@
 //! The life of a pod as its worker drives it, on a node of fakes.
 
-mod fake;
+pub(crate) mod fake;
 
 use super::context::NodeState;
 use super::mailbox::{Lifecycle, Mailbox};
 use super::manager::Manager;
 use super::start;
 use super::worker::Worker;
+use crate::events::tests::Recorded;
 use crate::sources::{Source, SourceSet, annotations};
 use crate::userns::{IdRange, UserNamespaces};
 use fake::FakeNode;
@@ -52,6 +53,60 @@ async fn a_deletion_shortens_a_kill_that_is_under_way() {
     }
     timely("the tear-down", node.log.until("unmount u")).await;
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    token.cancel();
+    worker.await.expect("ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes_of_a_container_end_with_it_and_not_with_its_pod() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::at(root.path());
+    node.runtime.stop_sandbox_slowly(Duration::from_secs(600));
+    let probed = |deleted: Option<i64>| {
+        let mut pod = Pod::clone(&pod(deleted));
+        let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+        pod.spec.as_mut().expect("a spec").containers[0].readiness_probe =
+            serde_json::from_value(probe).expect("a probe");
+        Arc::new(pod)
+    };
+    let mailbox = Arc::new(Mailbox::new(probed(None)));
+    let token = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(Arc::clone(&node.cx), Arc::clone(&mailbox)).run(token.clone()));
+    let probes = || node.log.count("run a command in c");
+    timely("a probe", node.log.until("run a command in c")).await;
+    mailbox.allocate(probed(Some(30)), None);
+    timely("the stop", node.log.until("stop c in 30")).await;
+    let before = probes();
+    timely("the stop of the sandbox", node.log.until("stop s")).await;
+    let ended = probes();
+    assert!(ended > before + 20, "readiness counts as long as the container serves: {before}, {ended}");
+    timely("the tear-down", node.log.until("unmount u")).await;
+    assert_eq!(probes(), ended, "nothing is left that could answer");
+    token.cancel();
+    worker.await.expect("ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn folders_that_cannot_be_made_are_told_as_a_failure() {
+    let root = tempfile::tempdir().expect("a folder");
+    std::fs::write(root.path().join("pods"), "in the way").expect("written");
+    let events = Arc::<Recorded>::default();
+    let node = FakeNode::with(root.path(), |cx| cx.events = Arc::<Recorded>::clone(&events));
+    node.runtime.break_sandbox();
+    let token = CancellationToken::new();
+    let worker = Worker::new(Arc::clone(&node.cx), Arc::new(Mailbox::new(pod(None))));
+    let worker = tokio::spawn(worker.run(token.clone()));
+    let mut told = Vec::new();
+    let failed = |told: &[String]| told.iter().any(|event| event.contains("error making pod data directories"));
+    timely("the event", async {
+        while !failed(&told) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            told.extend(events.taken());
+        }
+    })
+    .await;
+    let event = told.iter().find(|event| event.contains("pod data directories")).expect("told");
+    assert!(event.starts_with("Warning Failed error making pod data directories: "), "{event}");
     token.cancel();
     worker.await.expect("ended");
 }
