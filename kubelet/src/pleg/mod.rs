@@ -40,6 +40,12 @@ impl Health {
         *self.0.lock() = Some(Instant::now());
     }
 
+    /// The health of a runtime that was last listed long ago.
+    #[cfg(test)]
+    pub(crate) fn stuck() -> Self {
+        Self(Mutex::new(Instant::now().checked_sub(STUCK + Duration::from_secs(1))))
+    }
+
     fn age(&self) -> Option<Duration> {
         self.0.lock().map(|last| last.elapsed())
     }

@@ -159,7 +159,8 @@ impl Server {
         let path = match runtime.container_status(&id).await {
             Ok(status) => PathBuf::from(status.log_path),
             Err(problem) => {
-                let text = format!("unable to retrieve container logs for containerd://{id}");
+                let node = self.manager.context().node.load();
+                let text = format!("unable to retrieve container logs for {}://{id}", node.runtime_name);
                 tracing::warn!(error = %problem, text);
                 return error(StatusCode::BAD_REQUEST, &text);
             }

@@ -137,12 +137,13 @@ impl Server {
         shutdown: CancellationToken,
     ) {
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
-        self.accept(listener, Port::Secure, Some(acceptor), shutdown).await;
+        let limits = ConnectionLimits::new(MAX_CONNECTIONS);
+        self.accept(listener, Port::Secure, Some(acceptor), limits, shutdown).await;
     }
 
     /// Serves plain HTTP until shutdown.
     pub async fn plain(self: Arc<Self>, listener: TcpListener, port: Port, shutdown: CancellationToken) {
-        self.accept(listener, port, None, shutdown).await;
+        self.accept(listener, port, None, ConnectionLimits::new(MAX_CONNECTIONS), shutdown).await;
     }
 
     async fn accept(
@@ -150,10 +151,10 @@ impl Server {
         listener: TcpListener,
         port: Port,
         acceptor: Option<tokio_rustls::TlsAcceptor>,
+        limits: Arc<ConnectionLimits>,
         shutdown: CancellationToken,
     ) {
         let tasks = TaskTracker::new();
-        let limits = ConnectionLimits::new(MAX_CONNECTIONS);
         loop {
             let (stream, peer) = tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -357,29 +358,4 @@ fn uid_and_container<'a>(rest: &[&'a str]) -> (Option<&'a str>, &'a str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn handlers_that_are_off_say_so() {
-        let on = Handlers {
-            debugging: true,
-            system_logs: true,
-            system_log_query: true,
-            checkpoints: true,
-            profiling: true,
-            debug_flags: true,
-        };
-        let paths = ["logs/x", "debug/pprof/heap", "debug/flags/v", "exec/n/p/c", "pods", "metrics"];
-        let told = |handlers: Handlers| -> Vec<Option<&str>> {
-            paths.iter().map(|path| handlers.disabled(&path.split('/').collect::<Vec<_>>())).collect()
-        };
-        let (all, none) = (Some("Debug endpoints are disabled."), None);
-        assert_eq!(told(on), [none; 6]);
-        assert_eq!(told(Handlers { debugging: false, ..on }), [all, all, all, all, none, none]);
-        let off = Handlers { system_logs: false, profiling: false, debug_flags: false, ..on };
-        let [logs, profiles, flags] =
-            ["logs", "profiling", "flags"].map(|name| format!("{name} endpoint is disabled."));
-        assert_eq!(told(off)[..3], [Some(logs.as_str()), Some(profiles.as_str()), Some(flags.as_str())]);
-    }
-}
+mod tests;

@@ -273,6 +273,7 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workers::observed::{Container as Found, State};
     use serde_json::json;
 
     #[test]
@@ -328,17 +329,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn containers_wait_for_those_before_them() {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
-            "initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}}))
-        .expect("pod");
+    /// The status of a pod whose probes say nothing.
+    fn status_by(pod: &Pod, observed: &Observed, runtime_name: &str) -> PodStatus {
         let none = |_: &str, _: &str| None;
-        let status = pod_status(&Inputs {
-            pod: &pod,
-            observed: &Observed::default(),
+        pod_status(&Inputs {
+            pod,
+            observed,
             facts: &PodFacts::default(),
-            runtime_name: "containerd",
+            runtime_name,
             recursive_read_only: false,
             waiting: &HashMap::new(),
             startup: &none,
@@ -350,7 +348,33 @@ mod tests {
             terminated: false,
             seen: Timestamp::UNIX_EPOCH,
             now: Timestamp::UNIX_EPOCH,
-        });
+        })
+    }
+
+    #[test]
+    fn ids_of_containers_begin_with_the_name_of_their_runtime() {
+        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [{"name": "c"}]}})).expect("pod");
+        let attempt = |id: &str, state: State, restart_count: u32| Found {
+            id: id.to_owned(),
+            name: "c".to_owned(),
+            state,
+            restart_count,
+            ..Found::default()
+        };
+        let containers = vec![attempt("second", State::Running, 1), attempt("first", State::Exited, 0)];
+        let status = status_by(&pod, &Observed { containers, ..Observed::default() }, "cri-o");
+        let status = status.container_statuses.and_then(|mut all| all.pop()).expect("a status");
+        assert_eq!(status.container_id.as_deref(), Some("cri-o://second"));
+        let last = status.last_state.and_then(|last| last.terminated).expect("the attempt before");
+        assert_eq!(last.container_id.as_deref(), Some("cri-o://first"));
+    }
+
+    #[test]
+    fn containers_wait_for_those_before_them() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
+            "initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}}))
+        .expect("pod");
+        let status = status_by(&pod, &Observed::default(), "containerd");
         let reason = |list: Option<Vec<ContainerStatus>>| list?.pop()?.state?.waiting?.reason;
         let waits = Some("PodInitializing".to_owned());
         assert_eq!((reason(status.init_container_statuses), reason(status.container_statuses)), (waits.clone(), waits));
