@@ -439,6 +439,12 @@ pub(crate) fn evicted(signal: &str) {
     count("kubelet_evictions", help, &[("eviction_signal", signal)]);
 }
 
+/// Counts the age of what was known of a signal when pods were about to be evicted for it.
+pub(crate) fn eviction_stats_age(signal: &str, age: Duration) {
+    let help = "[ALPHA] Age of statistics in seconds when pods were evicted for them, by signal";
+    time("kubelet_eviction_stats_age_seconds", help, &[("eviction_signal", signal)], default_buckets(), age);
+}
+
 /// Counts the refusal of a pod.
 pub(crate) fn refused(reason: &str) {
     let reason = match reason.strip_prefix("OutOf").is_some_and(|resource| resource.contains('/')) {

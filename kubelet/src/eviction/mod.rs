@@ -204,6 +204,7 @@ impl Eviction {
 
     /// Looks once, and returns the pod that was evicted, if one was. Answers for upstream's `synchronize`.
     async fn step(&self, tracker: &mut Tracker) -> Option<Arc<Pod>> {
+        let begun = Instant::now();
         let observed = self.observe().await;
         if self.layout() == DiskLayout::Split && !self.knows_split_disks {
             let err = "KubeletSeparateDiskGC is turned off but we still have a split filesystem";
@@ -215,7 +216,7 @@ impl Eviction {
         self.agent.set_pressure(tracker.pressure(now, self.transition.max(PERIOD)));
         // Memory first: it is what brings the machine down.
         due.sort_by_key(|threshold| threshold.signal);
-        let threshold = due.into_iter().next()?;
+        let threshold = due.first()?;
         let resource = threshold.signal.resource();
         tracing::warn!(resource, signal = threshold.signal.name(), "Eviction manager: attempting to reclaim");
         let text = format!("Attempting to reclaim {resource}");
@@ -224,7 +225,10 @@ impl Eviction {
             tracing::info!(resource, "Eviction manager: able to reduce resource pressure without evicting pods");
             return None;
         }
-        self.evict(&threshold, &observed).await
+        for met in &due {
+            crate::metrics::eviction_stats_age(met.signal.name(), begun.elapsed());
+        }
+        self.evict(threshold, &observed).await
     }
 
     /// Removes what nothing uses for the sake of a signal; true where no threshold is met any more. Answers for upstream's

@@ -69,6 +69,7 @@ fn count_everything() {
     orphaned();
     pull(1, second);
     evicted("memory.available");
+    eviction_stats_age("memory.available", second);
     refused("OutOfcpu");
     image_removed("age");
     events_opened(true);
