@@ -10,6 +10,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Most processes of a cgroup whose files and sockets are counted.
 const MOST_PROCESSES: usize = 4096;
@@ -88,11 +89,19 @@ pub(super) struct CgroupStats {
     pub(super) made: Option<u64>,
 }
 
+/// Controllers of the separate hierarchies that are read, that of memory first.
+const CONTROLLERS: [&str; 5] = ["memory", "cpu", "cpuacct", "pids", "blkio"];
+
+/// Folders of one cgroup, one in each hierarchy.
+type Folders = Arc<Vec<Folder>>;
+
 /// Reads cgroups below the mounts of the host.
 pub(super) struct CgroupReader {
     base: PathBuf,
     version: CgroupVersion,
     buffer: Vec<u8>,
+    /// Cgroups that are open, each below the one before it: the kernel looks up every part of a path anew.
+    open: Vec<(String, Folders)>,
 }
 
 /// A cgroup's folder in one hierarchy.
@@ -102,6 +111,12 @@ impl Folder {
     fn open(path: &Path) -> Self {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self(openat(CWD, path, flags, Mode::empty()).ok())
+    }
+
+    /// Opens a folder right below this one.
+    fn below(&self, name: &str) -> Self {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self(self.0.as_ref().and_then(|folder| openat(folder, name, flags, Mode::empty()).ok()))
     }
 
     /// Text of a short file; empty where there is none.
@@ -151,7 +166,7 @@ impl Folder {
 
 impl CgroupReader {
     pub(super) fn new(base: &Path, version: CgroupVersion) -> Self {
-        Self { base: base.to_owned(), version, buffer: vec![0; SHORT] }
+        Self { base: base.to_owned(), version, buffer: vec![0; SHORT], open: Vec::new() }
     }
 
     /// Reads the cgroups of this machine.
@@ -186,15 +201,45 @@ impl CgroupReader {
 
     /// Reads all statistics of a cgroup; none where there is no such one.
     pub(super) fn read(&mut self, path: &str) -> Option<CgroupStats> {
-        let memory = Folder::open(&self.folder("memory", path));
+        let folders = self.folders(path);
+        let memory = folders.first()?;
         memory.0.as_ref()?;
-        let mut stats = match self.version {
-            CgroupVersion::V1 => self.read_v1(path, &memory),
-            CgroupVersion::V2 => self.read_v2(&memory),
+        let mut stats = match (self.version, folders.as_slice()) {
+            (CgroupVersion::V1, [memory, cpu, cpuacct, pids, blkio]) => {
+                self.read_v1([memory, cpu, cpuacct, pids, blkio])
+            }
+            _ => self.read_v2(memory),
         };
         stats.made = memory.made();
         stats.processes = memory.processes(&mut self.buffer);
         Some(stats)
+    }
+
+    /// Opens a cgroup, from the one above it, which stays open for those beside it.
+    fn folders(&mut self, path: &str) -> Folders {
+        let (above, name) = path.rsplit_once('/').unwrap_or_default();
+        while self.open.last().is_some_and(|(open, _)| open != above) {
+            self.open.pop();
+        }
+        if self.open.is_empty() && !above.is_empty() {
+            let opened = self.opened(above);
+            self.open.push((above.to_owned(), opened));
+        }
+        let folders = match self.open.last() {
+            Some((_, above)) => Arc::new(above.iter().map(|folder| folder.below(name)).collect()),
+            None => self.opened(path),
+        };
+        self.open.push((path.to_owned(), Arc::clone(&folders)));
+        folders
+    }
+
+    /// Opens a cgroup by its whole path.
+    fn opened(&self, path: &str) -> Folders {
+        let controllers = match self.version {
+            CgroupVersion::V1 => &CONTROLLERS[..],
+            CgroupVersion::V2 => &CONTROLLERS[..1],
+        };
+        Arc::new(controllers.iter().map(|controller| Folder::open(&self.folder(controller, path))).collect())
     }
 
     fn read_v2(&mut self, folder: &Folder) -> CgroupStats {
@@ -242,9 +287,7 @@ impl CgroupReader {
         stats
     }
 
-    fn read_v1(&mut self, path: &str, memory: &Folder) -> CgroupStats {
-        let open = |controller: &str| Folder::open(&self.folder(controller, path));
-        let [cpu, cpuacct, pids, blkio] = ["cpu", "cpuacct", "pids", "blkio"].map(open);
+    fn read_v1(&mut self, [memory, cpu, cpuacct, pids, blkio]: [&Folder; 5]) -> CgroupStats {
         let buffer = &mut self.buffer;
         let limit = |file: &str, buffer: &mut Vec<u8>| memory.number(file, buffer).filter(|bytes| *bytes < UNLIMITED);
         let mut stats = CgroupStats {
@@ -287,7 +330,7 @@ impl CgroupReader {
         };
         let oom = pairs(memory.text("memory.oom_control", buffer)).find(|(name, _)| *name == "oom_kill");
         stats.oom_kills = oom.map(|(_, kills)| kills);
-        stats.io = io_separate(&blkio, buffer);
+        stats.io = io_separate(blkio, buffer);
         stats
     }
 }
