@@ -132,13 +132,13 @@ impl Worker {
             self.mailbox.enter(Lifecycle::Terminating);
             let (cx, pod) = (Arc::clone(&self.cx), self.mailbox.pod());
             let begun = Instant::now();
-            cx.traced("syncTerminatingPod", &pod, None, self.terminate()).await;
+            cx.traced("syncTerminatingPod", &pod, None, Box::pin(self.terminate())).await;
             metrics::worker_round("terminating", begun);
         }
         self.mailbox.enter(Lifecycle::Terminated);
         let (cx, pod) = (Arc::clone(&self.cx), self.mailbox.pod());
         let begun = Instant::now();
-        cx.traced("syncTerminatedPod", &pod, None, self.reclaim()).await;
+        cx.traced("syncTerminatedPod", &pod, None, Box::pin(self.reclaim())).await;
         metrics::worker_round("terminated", begun);
         metrics::pod_gone(&self.uid);
         // A finished pod stays known (its logs can be read) until its source drops it.
@@ -151,7 +151,7 @@ impl Worker {
                 self.cx.statuses.reclaimed(&pod, &status);
             }
         }
-        self.erase().await;
+        Box::pin(self.erase()).await;
     }
 
     /// Keeps the pod running until it has to stop or has ended.
@@ -172,7 +172,8 @@ impl Worker {
                 metrics::worker_start(&state.pod, self.seen);
             }
             let begun = Instant::now();
-            let round = cx.traced("syncPod", &state.pod, Some(update), self.sync(&state.pod)).await;
+            // A worker rests nearly always: what a round needs is not to be part of it then.
+            let round = cx.traced("syncPod", &state.pod, Some(update), Box::pin(self.sync(&state.pod))).await;
             metrics::worker_round(update, begun);
             let wait = match round {
                 RoundResults::Finished => break,

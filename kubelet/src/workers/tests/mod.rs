@@ -37,6 +37,15 @@ async fn timely<T>(what: &str, done: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, done).await.unwrap_or_else(|_| panic!("{what} did not happen"))
 }
 
+#[tokio::test]
+async fn worker_that_rests_is_small() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::at(root.path());
+    let worker = Worker::new(Arc::clone(&node.cx), Arc::new(Mailbox::new(pod(None))));
+    let size = std::mem::size_of_val(&worker.run(CancellationToken::new()));
+    assert!(size < 8 << 10, "{size} bytes for each pod");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_deletion_shortens_a_kill_that_is_under_way() {
     let root = tempfile::tempdir().expect("a folder");
