@@ -314,7 +314,9 @@ impl Kubelet {
         let (heard, present) = (Arc::clone(&self.heard), Arc::clone(&self.heard));
         let present = move |uid: &str| present.is_unreadable(uid);
         let dead = self.config.command_line.dead_containers;
-        tasks.spawn("gc", pleg::gc::run(Arc::clone(&self.manager), dead, move || heard.all(), present, token.clone()));
+        let (manager, health) = (Arc::clone(&self.manager), Arc::clone(&self.health));
+        let (ready, listed) = (move || heard.all(), move || health.listed());
+        tasks.spawn("gc", pleg::gc::run(manager, dead, ready, present, listed, token.clone()));
         let kubelet = &self.config.kubelet;
         let images = Arc::new(eviction::images::ImageCollector::new(Arc::clone(&cx), kubelet.into()));
         let (manager, agent) = (Arc::clone(&self.manager), Arc::clone(&self.agent));

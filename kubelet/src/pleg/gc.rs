@@ -152,8 +152,22 @@ async fn remove(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) {
     super::logs::unlink_dangling(&cx.settings.container_logs_dir);
 }
 
-/// Stops and removes pods in the runtime that no source wants. Only called once every source was heard.
-async fn orphans(cx: &WorkerContext, manager: &Manager, present: &impl Fn(&str) -> bool) {
+/// Stops and removes pods in the runtime that no source wants. Only called once every source was heard. The runtime is only
+/// asked when there may be any: `listed` are those that it had a moment ago.
+async fn orphans(
+    cx: &WorkerContext,
+    manager: &Manager,
+    present: &impl Fn(&str) -> bool,
+    listed: Option<&HashSet<String>>,
+) {
+    let all_known = |listed: &HashSet<String>| {
+        let known = manager.uids();
+        listed.iter().all(|uid| known.contains(uid) || present(uid))
+    };
+    if listed.is_some_and(all_known) {
+        crate::metrics::working("terminating", "runtime_only", "unknown", 0);
+        return;
+    }
     let Ok(sandboxes) = cx.runtime.list_sandboxes(None).await else { return };
     let Ok(containers) = cx.runtime.list_containers(None).await else { return };
     let known = manager.uids();
@@ -270,12 +284,13 @@ fn log_folders(root: &Path) -> Vec<(String, PathBuf)> {
 }
 
 /// Runs until shutdown. `ready` turns true once every source was heard; `present` says of a uid that its pod is there although
-/// the manager does not know it.
+/// the manager does not know it; `listed` are the pods that the runtime had a moment ago, where that is known.
 pub async fn run(
     manager: Arc<Manager>,
     policy: ContainerGcPolicy,
     ready: impl Fn() -> bool,
     present: impl Fn(&str) -> bool,
+    listed: impl Fn() -> Option<HashSet<String>>,
     shutdown: CancellationToken,
 ) {
     let cx = Arc::clone(manager.context());
@@ -290,7 +305,7 @@ pub async fn run(
         if !ready() {
             continue;
         }
-        orphans(&cx, &manager, &present).await;
+        orphans(&cx, &manager, &present, listed().as_ref()).await;
         if first || since_collect >= PERIOD {
             leftovers(&cx, &manager, &present, &mut volumes).await;
             collect(&cx, &GcPods { known: manager.uids(), ended: HashSet::new() }, &policy).await;

@@ -31,23 +31,41 @@ pub const THRESHOLD: Duration = Duration::from_secs(180);
 /// Time without a relist after which `/healthz` fails.
 const STUCK: Duration = Duration::from_secs(120);
 
-/// Time of the last relist that succeeded, by a clock that nobody sets; node readiness depends on it.
+/// A relist is the state of the runtime for so long; whoever wants it fresher asks.
+const CURRENT: Duration = Duration::from_secs(5);
+
+/// A relist that succeeded, by a clock that nobody sets.
+#[derive(Debug)]
+struct Relist {
+    at: Instant,
+    /// Pods that have anything in the runtime, by uid.
+    uids: HashSet<String>,
+}
+
+/// The last relist that succeeded; node readiness depends on it.
 #[derive(Debug, Default)]
-pub struct Health(Mutex<Option<Instant>>);
+pub struct Health(Mutex<Option<Relist>>);
 
 impl Health {
-    fn beat(&self) {
-        *self.0.lock() = Some(Instant::now());
+    fn beat(&self, uids: HashSet<String>) {
+        *self.0.lock() = Some(Relist { at: Instant::now(), uids });
     }
 
     /// The health of a runtime that was last listed long ago.
     #[cfg(test)]
     pub(crate) fn stuck() -> Self {
-        Self(Mutex::new(Instant::now().checked_sub(STUCK + Duration::from_secs(1))))
+        let at = Instant::now().checked_sub(STUCK + Duration::from_secs(1));
+        Self(Mutex::new(at.map(|at| Relist { at, uids: HashSet::new() })))
     }
 
     fn age(&self) -> Option<Duration> {
-        self.0.lock().map(|last| last.elapsed())
+        self.0.lock().as_ref().map(|last| last.at.elapsed())
+    }
+
+    /// Uids of the pods that have anything in the runtime, as they were listed a moment ago.
+    pub fn listed(&self) -> Option<HashSet<String>> {
+        let last = self.0.lock();
+        last.as_ref().filter(|last| last.at.elapsed() < CURRENT).map(|last| last.uids.clone())
     }
 
     /// Reports whether relists succeeded once and have failed since for too long. Answers for upstream's
@@ -149,7 +167,7 @@ pub async fn run(manager: Arc<Manager>, health: Arc<Health>, shutdown: Cancellat
         took.with_label_values::<&str>(&[]).observe(started.elapsed().as_secs_f64());
         match new {
             Ok(new) => {
-                health.beat();
+                health.beat(new.keys().cloned().collect());
                 #[allow(clippy::cast_precision_loss, reason = "seconds")]
                 let now = jiff::Timestamp::now().as_second() as f64;
                 let help = "[ALPHA] Time of the last successful relist in seconds since 1970";
@@ -219,7 +237,7 @@ mod tests {
     async fn a_runtime_hangs_by_the_time_that_passes() {
         let health = Health::default();
         assert_eq!(health.error().as_deref(), Some("PLEG is not healthy: pleg has yet to be successful"));
-        health.beat();
+        health.beat(HashSet::new());
         for (seconds, stuck, error) in [
             (119, false, None),
             (2, true, None),
@@ -228,7 +246,7 @@ mod tests {
             tokio::time::advance(Duration::from_secs(seconds)).await;
             assert_eq!((health.is_stuck(), health.error().as_deref()), (stuck, error), "{seconds} s on");
         }
-        health.beat();
+        health.beat(HashSet::new());
         assert_eq!((health.is_stuck(), health.error()), (false, None));
     }
 

@@ -174,8 +174,10 @@ async fn pods_that_are_there_and_cannot_be_read_are_no_orphans() {
     let node = FakeNode::at(root.path());
     let manager = Manager::new(Arc::clone(&node.cx), TaskTracker::new(), CancellationToken::new());
     let stops = || node.log.count("stop c in 1");
-    orphans(&node.cx, &manager, &|uid: &str| uid == "u").await;
+    orphans(&node.cx, &manager, &|uid: &str| uid == "u", None).await;
     assert_eq!(stops(), 0, "the API server has the pod");
-    orphans(&node.cx, &manager, &|_: &str| false).await;
+    orphans(&node.cx, &manager, &|_: &str| false, Some(&HashSet::new())).await;
+    assert_eq!(stops(), 0, "the runtime had none a moment ago");
+    orphans(&node.cx, &manager, &|_: &str| false, Some(&HashSet::from(["u".to_owned()]))).await;
     assert_eq!(stops(), 1, "nobody has it");
 }
