@@ -5,6 +5,7 @@
 use crate::env;
 use crate::events::{EventSink, EventType};
 use crate::objects::{NO_TRUST_BUNDLES, ObjectError, ObjectSource};
+use crate::pod_certificates::PodCertificates;
 use crate::pods;
 use crate::watched::{FollowedObjects, Key, Watching};
 use crate::workers::context::ServiceLister;
@@ -24,7 +25,7 @@ use shared::events::{EventKind, Recorder};
 use shared::flags::FeatureGates;
 use shared::informer::{Cached, Informer};
 use shared::run::{Shutdown, TaskGroup};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -218,20 +219,25 @@ pub struct ApiObjects {
     csi_drivers: LastRead<CSIDriver>,
     /// All of them under one key; none where the feature gate is off.
     trust_bundles: Option<LastRead<Vec<ClusterTrustBundle>>>,
+    /// None where the feature gate is off.
+    certificates: Option<Arc<PodCertificates>>,
 }
 
 impl ApiObjects {
     /// Through a client, with another one for watches, which run among `tasks` until `shutdown`: what pods name takes no
-    /// connection from what keeps the node alive. `ClusterTrustBundleProjection` lets pods have trust bundles.
+    /// connection from what keeps the node alive. `ClusterTrustBundleProjection` lets pods have trust bundles, and
+    /// `certificates` certificates.
     pub fn new(
         (client, watches): (kube::Client, kube::Client),
         (strategy, gates): (ChangeDetection, &FeatureGates),
+        certificates: Option<Arc<PodCertificates>>,
         tasks: &TaskGroup,
         shutdown: &Shutdown,
     ) -> Self {
         let with = Watching::new(watches.clone(), tasks, shutdown);
         Self {
             client,
+            certificates,
             referred: watches,
             trust_bundles: gates.enabled("ClusterTrustBundleProjection").then(LastRead::default),
             config_maps: Referred::new(strategy, &with),
@@ -325,6 +331,15 @@ impl ObjectSource for ApiObjects {
             Err(ObjectError::NotFound { .. }) => Err(missing()),
             other => other,
         }
+    }
+
+    fn pod_certificate(&self, pod: &Pod, volume: &str, source: usize) -> Result<(String, String), String> {
+        let certificates = self.certificates.as_ref().ok_or("unimplemented")?;
+        certificates.bundle(pod, volume, source)
+    }
+
+    fn pod_certificates(&self, pods: &[Arc<Pod>]) -> BTreeMap<(String, &'static str), usize> {
+        self.certificates.as_ref().map(|certificates| certificates.counts(pods)).unwrap_or_default()
     }
 
     async fn volume_attachment(&self, name: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {

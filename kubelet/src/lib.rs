@@ -28,6 +28,7 @@ pub mod node;
 pub mod objects;
 pub mod pleg;
 pub mod plugins;
+pub mod pod_certificates;
 pub mod pod_resources;
 pub mod pods;
 pub mod probes;

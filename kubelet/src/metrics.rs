@@ -3,6 +3,7 @@
 //! Metrics of plugins are in `plugins/metrics.rs`; metrics that are computed for each scrape are in `stats/text.rs`.
 
 pub(crate) mod node_start;
+pub(crate) mod pod_certificates;
 pub(crate) mod resizes;
 
 use std::collections::HashMap;

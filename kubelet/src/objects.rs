@@ -12,6 +12,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Upstream's text where there are no bundles: without an API server, without the feature gate, or without the API.
@@ -76,6 +77,14 @@ pub trait ObjectSource: Send + Sync {
     /// All bundles of trust anchors.
     async fn trust_bundles(&self) -> Result<Arc<Vec<ClusterTrustBundle>>, ObjectError> {
         Err(ObjectError::Other(NO_TRUST_BUNDLES.to_owned()))
+    }
+    /// Private key and chain of certificates, in PEM, of a source of a pod's projected volume.
+    fn pod_certificate(&self, _pod: &Pod, _volume: &str, _source: usize) -> Result<(String, String), String> {
+        Err("unimplemented".to_owned())
+    }
+    /// Numbers of such sources of pods, by signer and state.
+    fn pod_certificates(&self, _pods: &[Arc<Pod>]) -> BTreeMap<(String, &'static str), usize> {
+        BTreeMap::new()
     }
     /// The resource claim `namespace/name`, as it is now.
     async fn resource_claim(&self, _namespace: &str, _name: &str) -> Result<Arc<ResourceClaim>, ObjectError> {

@@ -26,6 +26,7 @@ use crate::node::{addresses, kmsg, lease, tunables, util_chains};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
 use crate::plugins;
+use crate::pod_certificates::{self, PodCertificates};
 use crate::pod_resources;
 use crate::probes;
 use crate::resource_claims::{self, ClaimHandler, ResourceClaims};
@@ -162,6 +163,7 @@ struct Kubelet {
     probe_updates: mpsc::Receiver<probes::ProbeUpdate>,
     workers: TaskTracker,
     drivers: Arc<Drivers>,
+    certificates: Option<Arc<PodCertificates>>,
 }
 
 impl Kubelet {
@@ -200,17 +202,21 @@ impl Kubelet {
         };
         let events = events(more.as_ref().map(|more| more.events.clone()), tasks, shutdown, &node_name);
         let heartbeats = more.as_ref().map(|more| more.heartbeats.clone());
+        let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
+        let with_certificates = config.gates.enabled(pod_certificates::GATE);
+        let certificates = client.clone().zip(factory.as_ref()).filter(|_| with_certificates);
+        let certificates = certificates.map(|(client, factory)| PodCertificates::new(client, factory, &node_name));
         let objects: Arc<dyn ObjectSource> = match client.clone().zip(more) {
             Some((client, more)) => {
                 let strategy = &kubelet.config_map_and_secret_change_detection_strategy;
                 let strategy = ChangeDetection::parse(strategy).map_err(anyhow::Error::msg)?;
-                Arc::new(ApiObjects::new((client, more.watches), (strategy, &config.gates), tasks, shutdown))
+                let (clients, of_config) = ((client, more.watches), (strategy, &config.gates));
+                Arc::new(ApiObjects::new(clients, of_config, certificates.clone(), tasks, shutdown))
             }
             None => Arc::new(Standalone),
         };
         let counts_change = config.gates.enabled("MutableCSINodeAllocatableCount");
         let drivers = Arc::new(Drivers::new(client.clone(), &node_name).with_changing_counts(counts_change));
-        let factory = client.as_ref().map(|client| Factory::new(client.clone(), tasks.clone(), shutdown.clone()));
         let verification = kubelet.image_verification().map_err(|problems| anyhow::Error::msg(problems.join(", ")))?;
         let records = config
             .gates
@@ -296,6 +302,7 @@ impl Kubelet {
             probe_updates,
             workers,
             drivers,
+            certificates,
         })
     }
 
@@ -344,6 +351,10 @@ impl Kubelet {
             let seconds = self.config.kubelet.node_lease_duration_seconds;
             let name = cx.settings.node_name.clone();
             tasks.spawn("lease", lease::run(heartbeats.clone(), name, seconds, uid(&self.agent), token.clone()));
+            if let Some(certificates) = self.certificates.clone() {
+                let manager = Arc::clone(&self.manager);
+                tasks.spawn("pod-certificates", certificates.run(manager, uid(&self.agent), token.clone()));
+            }
             let heard = Arc::clone(&self.heard);
             let manager = Arc::clone(&self.manager);
             tasks.spawn(

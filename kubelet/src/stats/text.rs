@@ -203,6 +203,7 @@ impl Stats {
         let help = "[ALPHA] Number of ephemeral containers of the pods that the kubelet was told to run";
         let count = all.iter().map(ephemeral).sum();
         metrics::set("kubelet_managed_ephemeral_containers", help, &[], metrics::number(count));
+        metrics::pod_certificates::tell(&self.manager.context().objects.pod_certificates(all));
         let help = "[ALPHA] Number of mirror pods of this node";
         metrics::set("kubelet_mirror_pods", help, &[], metrics::number(self.manager.mirrors().1.len()));
         let found = self.manager.lifecycles();

@@ -38,8 +38,8 @@ pub(super) async fn payload(context: &ContentInputs<'_>, volume: &Volume) -> Res
         context.add_downward(&mut payload, source.items.as_deref().unwrap_or_default(), mode)?;
     } else if let Some(source) = &volume.projected {
         let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
-        for projection in source.sources.iter().flatten() {
-            context.add_projection(&mut payload, projection, mode).await?;
+        for (at, projection) in source.sources.iter().flatten().enumerate() {
+            context.add_projection(&mut payload, (&volume.name, at), projection, mode).await?;
         }
     } else {
         return Ok(None);
@@ -52,7 +52,14 @@ impl ContentInputs<'_> {
         self.pod.metadata.namespace.as_deref().unwrap_or_default()
     }
 
-    async fn add_projection(&self, payload: &mut Payload, source: &VolumeProjection, mode: i32) -> Result<(), String> {
+    /// Adds a source of a projected volume, which is known by the volume's name and the source's position.
+    async fn add_projection(
+        &self,
+        payload: &mut Payload,
+        (volume, position): (&str, usize),
+        source: &VolumeProjection,
+        mode: i32,
+    ) -> Result<(), String> {
         if let Some(map) = &source.config_map {
             self.add_config_map(payload, &map.name, map.items.as_deref(), mode, map.optional).await?;
         }
@@ -74,8 +81,19 @@ impl ContentInputs<'_> {
             let (mode, uid) = self.private(mode);
             payload.insert(source.path.clone(), Projection { data, mode, uid });
         }
-        if source.pod_certificate.is_some() {
-            return Err("PodCertificate projections are not supported by this kubelet".into());
+        if let Some(certificate) = &source.pod_certificate {
+            let (key, chain) = self.objects.pod_certificate(self.pod, volume, position)?;
+            let bundle = format!("{key}{chain}");
+            let (mode, uid) = self.private(mode);
+            for (path, text) in [
+                (&certificate.credential_bundle_path, bundle),
+                (&certificate.key_path, key),
+                (&certificate.certificate_chain_path, chain),
+            ] {
+                if let Some(path) = path.as_ref().filter(|path| !path.is_empty()) {
+                    payload.insert(path.clone(), Projection { data: text.into_bytes(), mode, uid });
+                }
+            }
         }
         Ok(())
     }

@@ -287,6 +287,9 @@ mod tests {
         async fn csi_driver(&self, _: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
             Ok(None)
         }
+        fn pod_certificate(&self, _: &Pod, volume: &str, source: usize) -> Result<(String, String), String> {
+            Ok((format!("key of {volume} {source}\n"), "chain\n".to_owned()))
+        }
         async fn token(&self, _: &Pod, _: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
             let expires = json!({"token": "t", "expirationTimestamp": "2999-01-01T00:00:00Z"});
             Ok(serde_json::from_value(expires).expect("a token"))
@@ -377,4 +380,26 @@ mod tests {
             assert_eq!(std::fs::read_link(volume.join("..data")).expect("a version"), version, "pod {uid}");
             manager.unmount(uid).await.expect("taken down");
         }
-    }}
+    }
+    #[tokio::test]
+    async fn certificates_are_written_with_their_keys_as_the_projection_says() {
+        let root = tempfile::tempdir().expect("a folder");
+        let manager = manager(root.path());
+        let labels = json!({"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]});
+        let certificate = json!({"signerName": "s/s", "keyType": "ED25519", "credentialBundlePath": "both",
+            "keyPath": "key", "certificateChainPath": "chain"});
+        let sources = json!([{"downwardAPI": labels}, {"podCertificate": certificate}]);
+        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": [{"name": "c"}],
+            "securityContext": {"runAsUser": 1000}, "volumes": [{"name": "v", "projected": {"sources": sources}}]}});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        manager.mount(&pod, &PodFacts::default()).await.expect("mounted");
+        let volume = root.path().join("pods/u/volumes/kubernetes.io~projected/v");
+        for (name, content) in [("both", "key of v 1\nchain\n"), ("key", "key of v 1\n"), ("chain", "chain\n")] {
+            let file = volume.join(name);
+            assert_eq!(std::fs::read_to_string(&file).expect("written"), content);
+            let about = std::fs::metadata(&file).expect("written");
+            assert_eq!((about.uid(), about.mode() & 0o777), (1000, 0o600), "{name}");
+        }
+        manager.unmount("u").await.expect("taken down");
+    }
+}
