@@ -2,7 +2,7 @@
 # The chart's end-to-end test alone: hack/test-helm.sh CACHE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --workspace --locked --bins
+cargo build --workspace --locked --bins --examples
 bin=$CARGO_TARGET_DIR/debug
 e2e/images/build.sh "$1/images" "$bin/cluster" busybox
 e2e/images/coredns.sh "$1/images" "$bin/cluster"

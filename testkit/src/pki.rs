@@ -52,9 +52,9 @@ fn authority() -> (String, Issuer<'static, KeyPair>) {
 
 fn leaf(issuer: &Issuer<'static, KeyPair>, common: &str, group: Option<&str>, until: i32) -> Pair {
     let key = KeyPair::generate().expect("key");
-    let names = ["localhost", "127.0.0.1", "api.wardle.svc", "metrics.default.svc", "kubernetes.default.svc"];
-    let names: Vec<String> = names.into_iter().chain(MACHINES).map(str::to_owned).collect();
-    let mut p = CertificateParams::new(names).expect("names");
+    let services = ["api.wardle.svc", "metrics.default.svc", "webhook.default.svc", "kubernetes.default.svc"];
+    let names = ["localhost", "127.0.0.1"].into_iter().chain(services).chain(MACHINES);
+    let mut p = CertificateParams::new(names.map(str::to_owned).collect::<Vec<_>>()).expect("names");
     p.distinguished_name.push(DnType::CommonName, common);
     if let Some(g) = group {
         p.distinguished_name.push(DnType::OrganizationName, g);

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::pki::Pki;
+use crate::pki::{Pair, Pki};
 
 /// Handler of requests: path with query, and body in; code and body out.
 pub type Answers = dyn Fn(&str, &[u8]) -> (u16, String) + Send + Sync;
@@ -25,15 +25,25 @@ type Told = Arc<Mutex<Vec<String>>>;
 
 impl Remote {
     pub async fn start(pki: &Pki, answer: impl Fn(&str, &[u8]) -> (u16, String) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::on(listener, &pki.server, &pki.ca, answer)
+    }
+
+    /// Answers at this listener with this certificate, which `ca` has signed.
+    pub fn on(
+        listener: TcpListener,
+        (certificate, key): &Pair,
+        ca: &str,
+        answer: impl Fn(&str, &[u8]) -> (u16, String) + Send + Sync + 'static,
+    ) -> Self {
         let tls = rustls::ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(
-                shared::cert::certificates(pki.server.0.as_bytes()).expect("certificate"),
-                shared::cert::private_key(pki.server.1.as_bytes()).expect("key"),
+                shared::cert::certificates(certificate.as_bytes()).expect("certificate"),
+                shared::cert::private_key(key.as_bytes()).expect("key"),
             )
             .expect("server tls");
         let acceptor = TlsAcceptor::from(Arc::new(tls));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let answer: Arc<Answers> = Arc::new(answer);
         let told = Told::default();
@@ -49,7 +59,7 @@ impl Remote {
                 });
             }
         });
-        Self { port, ca: pki.ca.clone(), told }
+        Self { port, ca: ca.to_owned(), told }
     }
 
     /// `traceparent` of the requests that had it.

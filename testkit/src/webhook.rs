@@ -2,8 +2,9 @@
 
 use base64::Engine as _;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
-use crate::pki::Pki;
+use crate::pki::{Pair, Pki};
 use crate::remote::Remote;
 
 /// A server that answers reviews as `answer(path, request)` says: `Some` of a response without its uid, or `None` for
@@ -12,20 +13,16 @@ pub struct Webhook(Remote);
 
 impl Webhook {
     pub async fn start(pki: &Pki, answer: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static) -> Self {
-        let remote = Remote::start(pki, move |path, body| {
-            let review: Value = serde_json::from_slice(body).unwrap_or_default();
-            let path = path.split('?').next().unwrap_or("");
-            let text = match answer(path, &review["request"]) {
-                Some(mut response) => {
-                    response["uid"] = review["request"]["uid"].clone();
-                    json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response})
-                        .to_string()
-                }
-                None => "nonsense".to_owned(),
-            };
-            (200, text)
-        });
-        Self(remote.await)
+        Self(Remote::start(pki, move |path, body| (200, reviewed(path, body, &answer))).await)
+    }
+
+    /// As [`Webhook::start`], at this listener and with this certificate.
+    pub fn on(
+        listener: TcpListener,
+        server: &Pair,
+        answer: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Remote::on(listener, server, "", move |path, body| (200, reviewed(path, body, &answer))))
     }
 
     /// A `clientConfig` for that path.
@@ -40,5 +37,18 @@ impl Webhook {
 
     pub fn port(&self) -> u16 {
         self.0.port()
+    }
+}
+
+/// The review with the response to it.
+fn reviewed(path: &str, body: &[u8], answer: impl Fn(&str, &Value) -> Option<Value>) -> String {
+    let review: Value = serde_json::from_slice(body).unwrap_or_default();
+    let path = path.split('?').next().unwrap_or("");
+    match answer(path, &review["request"]) {
+        Some(mut response) => {
+            response["uid"] = review["request"]["uid"].clone();
+            json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}).to_string()
+        }
+        None => "nonsense".to_owned(),
     }
 }

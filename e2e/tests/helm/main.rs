@@ -8,6 +8,7 @@ mod images;
 mod joining;
 mod tenant;
 mod tunnel;
+mod webhook;
 
 use std::path::PathBuf;
 

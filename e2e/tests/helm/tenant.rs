@@ -48,8 +48,13 @@ impl<'a> Tenant<'a> {
 
     /// Runs kubectl as the tenant's administrator.
     pub fn try_kubectl(&self, arguments: &[&str]) -> Said {
+        self.fed(arguments, None)
+    }
+
+    /// Runs kubectl as [`Tenant::try_kubectl`] does, with this on its standard input.
+    pub fn fed(&self, arguments: &[&str], input: Option<&str>) -> Said {
         let config = format!("--kubeconfig={}", self.config.display());
-        run("kubectl", &[&[config.as_str()], arguments].concat(), None)
+        run("kubectl", &[&[config.as_str()], arguments].concat(), input)
     }
 
     /// Runs kubectl as [`Tenant::try_kubectl`] does, must succeed, and returns the output.
@@ -103,8 +108,7 @@ impl<'a> Tenant<'a> {
                 "restartPolicy": "Never", "containers": [{{"name": "c", "image": "busybox:1.36"}}]}}}}}}}}}}}}"#
             )
         };
-        let config = format!("--kubeconfig={}", self.config.display());
-        let create = |zone: &str| run("kubectl", &[&config, "create", "-f", "-"], Some(&manifest(zone)));
+        let create = |zone: &str| self.fed(&["create", "-f", "-"], Some(&manifest(zone)));
         let refused = create("Mars/Olympus").err;
         assert!(refused.contains("unknown time zone Mars/Olympus"), "{refused}");
         let made = create("Asia/Kolkata");

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::Helm;
 use crate::joining::{Joined, image};
 use crate::tenant::Tenant;
+use crate::{Helm, webhook};
 use e2e::testing::Cluster;
 
 /// Values of a tenant with a tunnel.
@@ -15,8 +15,8 @@ const METRICS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/addons/
 /// Message of the condition of the aggregated API.
 const CONDITION: &str = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}";
 
-/// The tenant gets a tunnel while it is written to. Logs and shells of a pod go through it, and so does an aggregated API
-/// that is a pod of the node.
+/// The tenant gets a tunnel while it is written to. Logs and shells of a pod go through it, and so do an admission webhook
+/// and an aggregated API that are pods of the node.
 pub fn is_needed(cluster: &Cluster, helm: &Helm, tenant: &mut Tenant, node: &Joined, agent: &Path) -> bool {
     node.load(agent);
     let metrics = image("metrics-server");
@@ -26,16 +26,19 @@ pub fn is_needed(cluster: &Cluster, helm: &Helm, tenant: &mut Tenant, node: &Joi
         tenant.kubectl(&format!("apply -f {METRICS}"));
         tenant.kubectl("rollout status -n kube-system deployment/metrics-server --timeout=120s");
     }
+    webhook::is_installed(cluster, tenant, node);
     node.hide();
     cluster.until("the node is out of reach", 60, || {
         let said = tenant.try_kubectl(&["logs", "web", "--request-timeout=5s"]);
         if said.ok { Err(said.out) } else { Ok(()) }
     });
+    webhook::is_missed(cluster, tenant);
     tenant.gets(helm, &VALUES);
     tenant.kubectl("rollout status -n kube-system daemonset/konnectivity-agent --timeout=120s");
     node.still_works(tenant);
     has_an_agent_at_each_server(cluster, tenant);
     tenant.passes_its_test(helm);
+    webhook::is_called(cluster, tenant);
     if aggregated {
         is_served_by_a_pod(cluster, tenant);
     }
