@@ -14,6 +14,8 @@ use crate::{image, node};
 
 /// The image etcd runs from, made of the etcd that is installed.
 const ETCD_IMAGE: &str = "ironclad/etcd:installed";
+/// Repository and tag of the images that are made of the binaries under test.
+const IMAGES: (&str, &str) = ("ironclad", "built");
 
 /// One member of the control plane.
 struct ControlPlaneMember {
@@ -50,6 +52,8 @@ impl ControlPlaneMember {
             ("${SERVICE_CIDR}", &services),
             ("${POD_CIDR}", &pods),
             ("${ETCD_IMAGE}", ETCD_IMAGE),
+            ("${IMAGE_REPOSITORY}", IMAGES.0),
+            ("${IMAGE_TAG}", IMAGES.1),
         ];
         values.iter().fold(self.manifest.to_owned(), |text, (name, value)| text.replace(name, value))
     }

@@ -20,10 +20,8 @@ const FOLDERS: [(&str, &str); 3] = [
     ("usr-libexec-kubernetes", "/usr/libexec/kubernetes"),
     ("lib-modules", "/lib/modules"),
 ];
-/// The kubelet's command in the unit file of kubeadm's package.
-const KUBELET: &str = "[ ! -e /var/lib/kubelet/kubeadm-flags.env ] || . /var/lib/kubelet/kubeadm-flags.env
-eval exec /usr/local/bin/kubelet --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf \
-  --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS";
+/// The kubelet's unit as it is installed with kubeadm: variables, files of variables, and the command.
+const UNIT: &str = include_str!("../../../manifests/systemd/kubelet.service.d/10-kubeadm.conf");
 const SYSTEMCTL: &str = include_str!("systemctl.sh");
 const ADMIN: &str = "KUBECONFIG=/etc/kubernetes/admin.conf";
 
@@ -93,7 +91,7 @@ impl Lab {
         fs::write(folder.join("kubelet.stopped"), "").expect("a file");
         let systemctl = file("usr-local-bin/systemctl", &SYSTEMCTL.replace("FOLDER", &folder.display().to_string()));
         e2e::shell::run("chmod", &["755", &systemctl.display().to_string()]).expect("a program");
-        let kubelet = vec!["-c".to_owned(), KUBELET.to_owned()];
+        let kubelet = vec!["-c".to_owned(), unit_as_script()];
         let folders = node::FOLDERS.iter().chain(&FOLDERS).map(|(name, path)| (disk.join(name), path.into()));
         let machine = Machine {
             name: node.name.clone(),
@@ -178,6 +176,16 @@ impl Lab {
             let said = self.on(name, &command);
             if said.ok { Ok(()) } else { Err(said.err) }
         });
+    }
+
+    /// A binary under test.
+    pub fn binary(&self, name: &str) -> PathBuf {
+        self.layout.binaries.join(name)
+    }
+
+    /// The patch of kubelet configurations that this machine needs.
+    pub fn file_of_patches(&self, name: &str) -> PathBuf {
+        Path::new(&self.patches(name)).join("kubeletconfiguration.yaml")
     }
 
     /// A product of the scripts below `e2e/images`, by its path in the cache.
@@ -303,6 +311,22 @@ impl Lab {
         }
         eprintln!("The logs are in {}", kept.display());
     }
+}
+
+/// The shell script that does as the unit says.
+fn unit_as_script() -> String {
+    let line = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        match key {
+            "Environment" => value.trim_matches('"').split_once('=').map(|(name, value)| format!("{name}='{value}'")),
+            "EnvironmentFile" => value.strip_prefix('-').map(|file| format!("[ ! -e {file} ] || . {file}")),
+            "ExecStart" if !value.is_empty() => {
+                Some(format!("eval exec {}", value.replace("/usr/bin", "/usr/local/bin")))
+            }
+            _ => None,
+        }
+    };
+    UNIT.lines().filter_map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn name_of_first(nodes: &[Node]) -> &str {

@@ -1,9 +1,11 @@
 //! kubeadm as upstream builds it, with our binaries in the images that it asks for: a cluster of two control-plane nodes
 //! with stacked etcd and a worker is made, grown, upgraded and taken apart. A Service and the cluster's DNS are asked
-//! without a pause from the moment there is a worker. In a second one each of the five is swapped, there and back.
+//! without a pause from the moment there is a worker. In a second one each of the five is swapped, there and back. On the
+//! same machines static pods do without kubeadm.
 
 #![allow(clippy::panic, reason = "a test panics to say what is wrong")]
 
+mod by_hand;
 mod certificates;
 mod lab;
 mod remains;
@@ -58,6 +60,14 @@ fn each_part_is_swapped_there_and_back() {
     every_part_is(&lab, FIRST);
     swap::all(&lab);
     workload.end();
+    lab.stop();
+}
+
+#[test]
+fn static_pods_do_without_kubeadm() {
+    let lab = Lab::start(&["cp-1"]);
+    install(&lab);
+    by_hand::all(&lab);
     lab.stop();
 }
 
