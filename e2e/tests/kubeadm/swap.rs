@@ -134,11 +134,11 @@ fn swap(lab: &Lab, api: &Api, part: Part, programs: &Path, there: bool) {
         assert_eq!(state::lease(lab, part.name()).expect("a lease").transitions, before.transitions + 1, "{what}");
         began.elapsed()
     });
-    let away = api.away();
+    let (away, answers) = api.away();
     let led = led.map_or(String::new(), |led| format!(", leads after {:.1} s", led.as_secs_f64()));
     eprintln!("==> {what}: {:.1} s, API away for {:.1} s{led}", took.as_secs_f64(), away.as_secs_f64());
     let limit = if part == Part::Static("kube-apiserver") { AWAY_LIMIT } else { Duration::ZERO };
-    assert!(away <= limit, "{what}: the API was away for {away:?}");
+    assert!(away <= limit, "{what}: the API was away for {away:?}: {answers:#?}");
     unchanged(&what, "containers", &containers, &state::containers(lab).expect("pods"), part.pods().as_deref());
     unchanged(&what, "objects", &objects, &state::objects(lab).expect("objects"), None);
     if matches!(part, Part::Kubelet(_)) {
@@ -217,9 +217,12 @@ struct Api {
     seen: std::cell::Cell<usize>,
 }
 
+/// One line an answer: the time, how it is, and what curl said. An answer that takes more than a second is slow: curl ends
+/// with 28 then.
 const ASK: &str = r#"while :; do
-  if curl -sk --max-time 1 "https://$1:6443/readyz" | grep -q '^ok$'; then is=up; else is=away; fi
-  echo "$(date +%s%3N) $is" >>"$2"
+  said=$(curl -sk --max-time 1 "https://$1:6443/readyz" | tr '\n' ' '; exit ${PIPESTATUS[0]}) && code=0 || code=$?
+  case "$code $said" in "0 ok") is=up ;; 28*) is=slow ;; *) is=away ;; esac
+  echo "$(date +%s%3N) $is $code $said" >>"$2"
   sleep 0.1
 done"#;
 
@@ -227,21 +230,44 @@ impl Api {
     fn ask(lab: &Lab) -> Self {
         let answers = lab.file("cp-1", "/var/lib/cni/answers");
         let child = Command::new("nsenter")
-            .args(["--target", &lab.pid("cp-1"), "--net", "sh", "-c", ASK, "ask", &lab.node("cp-1").address])
+            .args(["--target", &lab.pid("cp-1"), "--net", "bash", "-c", ASK, "ask", &lab.node("cp-1").address])
             .arg(&answers)
             .spawn()
             .expect("nsenter runs");
         Self { child, answers, seen: std::cell::Cell::new(0) }
     }
 
-    /// Time from the first to the last answer that was not good, since this was asked last.
-    fn away(&self) -> Duration {
+    /// Time from the first to the last answer that was not good, since this was asked last, and these answers. A slow one
+    /// between good ones is the machine's: it has other things to do.
+    fn away(&self) -> (Duration, Vec<String>) {
         let text = std::fs::read_to_string(&self.answers).unwrap_or_default();
-        let new = text.lines().skip(self.seen.replace(text.lines().count()));
-        let bad: Vec<u64> = new.filter_map(|line| line.strip_suffix(" away")?.parse().ok()).collect();
-        let (Some(first), Some(last)) = (bad.first(), bad.last()) else { return Duration::ZERO };
+        let all: Vec<Answer<'_>> = text.lines().filter_map(Answer::read).collect();
+        let new = self.seen.replace(all.len());
+        let good = |at: Option<usize>| at.and_then(|at| all.get(at)).is_none_or(|answer| answer.is == "up");
+        let is_bad = |at: &usize| match all[*at].is {
+            "up" => false,
+            "slow" => !(good(at.checked_sub(1)) && good(at.checked_add(1))),
+            _ => true,
+        };
+        let bad: Vec<&Answer<'_>> = (new..all.len()).filter(is_bad).map(|at| &all[at]).collect();
+        let (Some(first), Some(last)) = (bad.first(), bad.last()) else { return (Duration::ZERO, Vec::new()) };
         // One alone is away until the next.
-        Duration::from_millis(last - first + 100)
+        let time = Duration::from_millis(last.time - first.time + 100);
+        (time, bad.iter().map(|answer| answer.line.to_owned()).collect())
+    }
+}
+
+/// A line of what [`ASK`] writes.
+struct Answer<'a> {
+    line: &'a str,
+    time: u64,
+    is: &'a str,
+}
+
+impl<'a> Answer<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let mut words = line.split(' ');
+        Some(Self { line, time: words.next()?.parse().ok()?, is: words.next()? })
     }
 }
 
