@@ -89,12 +89,12 @@ fn age(stat: &str, uptime: &str) -> Option<u64> {
 }
 
 fn table(rows: &[Row]) -> String {
-    let mut text = format!("{:<14} {:<24} {:<9} {:>8} {:>9}\n", "MACHINE", "PROCESS", "STATE", "MEMORY", "AGE");
+    let mut text = format!("{:<14} {:<26} {:<9} {:>8} {:>9}\n", "MACHINE", "PROCESS", "STATE", "MEMORY", "AGE");
     for row in rows {
         let (memory, age) = row.usage.map_or_else(Default::default, |(kilobytes, seconds)| {
             (format!("{} MB", kilobytes >> 10), duration(seconds))
         });
-        text += format!("{:<14} {:<24} {:<9} {memory:>8} {age:>9}", row.machine, row.process, row.state).trim_end();
+        text += format!("{:<14} {:<26} {:<9} {memory:>8} {age:>9}", row.machine, row.process, row.state).trim_end();
         text.push('\n');
     }
     text
@@ -132,8 +132,12 @@ mod tests {
 
     #[test]
     fn what_does_not_run_has_no_figures() {
-        let row = |state, usage| Row { machine: "node-1".into(), process: "kubelet".into(), state, usage };
-        let text = table(&[row("running", Some((20_480, 61))), row("stopped", None)]);
+        let row = |process: &str, state, usage| Row { machine: "node-1".into(), process: process.into(), state, usage };
+        let longest = "kube-controller-manager-1";
+        let text = table(&[row(longest, "running", Some((20_480, 61))), row("kubelet", "stopped", None)]);
+        let column = |line: &str, word: &str| line.find(word).expect("the word is there");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(column(lines[0], "STATE"), column(lines[1], "running"), "{text}");
         assert!(text.contains("running      20 MB      1m1s\n"), "{text}");
         assert!(text.ends_with("stopped\n"), "{text}");
     }

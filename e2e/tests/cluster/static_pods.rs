@@ -16,9 +16,11 @@ pub fn come_up(cluster: &Cluster) {
     let service = cluster.kubectl("get service kubernetes -o jsonpath={.spec.clusterIP}");
     assert_eq!(service, "169.169.0.1");
     let status = e2e::status::status(&cluster.layout()).expect("a status");
-    for told in
-        ["control-plane  kubelet                  running", "node-1         kube-proxy               running", SERVICES]
-    {
+    for told in [
+        "control-plane  kubelet                    running",
+        "node-1         kube-proxy                 running",
+        SERVICES,
+    ] {
         assert!(status.contains(told), "{told}: {status}");
     }
     let taints = cluster.kubectl("get node control-plane -o jsonpath={.spec.taints[*].key}");
