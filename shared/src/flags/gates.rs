@@ -107,11 +107,32 @@ impl FeatureGates {
         gates.filter(|(gate, read)| changed(gate) && !read.load(Ordering::Relaxed)).map(|(gate, _)| gate.name).collect()
     }
 
-    /// Says once for each of [`Self::idle`] that it has no effect.
+    /// The gates that are other than their default because their whole group was set, and that nobody has asked for so far.
+    pub fn idle_of_groups(&self) -> Vec<&'static str> {
+        let changed = |gate: &Gate| {
+            let then = self.then(gate);
+            !self.set.contains_key(gate.name) && then.stage != TO_COME && self.value(&then) != then.default
+        };
+        let gates = table().iter().zip(&*self.read);
+        gates.filter(|(gate, read)| changed(gate) && !read.load(Ordering::Relaxed)).map(|(gate, _)| gate.name).collect()
+    }
+
+    /// Says once for each of [`Self::idle`] that it has no effect, and once for all of [`Self::idle_of_groups`].
     pub fn warn_idle(&self) {
         for gate in self.idle() {
             tracing::warn!(gate, "Feature gate was set but has no effect on this component");
         }
+        let of_groups = self.idle_of_groups();
+        if !of_groups.is_empty() {
+            let gates = of_groups.join(",");
+            tracing::warn!(gates, "Feature gates were set by AllAlpha or AllBeta but have no effect on this component");
+        }
+    }
+
+    /// The gates that somebody has asked for so far.
+    pub fn asked_for(&self) -> Vec<&'static str> {
+        let gates = table().iter().zip(&*self.read);
+        gates.filter(|(_, read)| read.load(Ordering::Relaxed)).map(|(gate, _)| gate.name).collect()
     }
 
     /// A gate as the release to behave as has it.
@@ -208,6 +229,24 @@ mod tests {
         let component = gates.clone();
         assert!(component.enabled("ComponentFlagz"));
         assert_eq!(gates.idle(), ["ComponentStatusz"]);
+        assert_eq!(gates.asked_for(), ["ComponentFlagz"]);
+    }
+
+    #[test]
+    fn gates_of_groups_that_nobody_asks_for_are_idle_together() {
+        let gates = parse("AllAlpha=true,ComponentStatusz=true").expect("gates");
+        assert!(gates.enabled("ComponentFlagz"));
+        let idle = gates.idle_of_groups();
+        assert!(idle.contains(&"GangScheduling"));
+        for (gate, why) in [
+            ("ComponentFlagz", "it was asked for"),
+            ("ComponentStatusz", "it was set by itself"),
+            ("APIServerIdentity", "it is of another stage"),
+        ] {
+            assert!(!idle.contains(&gate), "{why}");
+        }
+        assert_eq!(gates.idle(), ["ComponentStatusz"]);
+        assert!(FeatureGates::default().idle_of_groups().is_empty());
     }
 
     #[test]
