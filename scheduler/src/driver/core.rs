@@ -119,7 +119,14 @@ impl Core {
                 let event = ClusterEvent::AssignedPod { old, new: Some(new) };
                 q.happened(&event, now)
             });
-        } else if self.ours(&new) && !self.cache.lock().is_assumed(&new.uid) {
+        } else if self.ours(&new) {
+            let is_assumed = self.cache.lock().is_assumed(&new.uid);
+            if is_assumed {
+                if new.terminating && before.is_some_and(|before| !before.terminating) {
+                    self.assumed_pod_leaves(&new.uid);
+                }
+                return;
+            }
             let completes = (before.is_none() && new.group.is_some()).then(|| Arc::clone(&new));
             self.on_queue(|q, now| q.update(before, new, now));
             // Others may have waited for one more of their group.
@@ -127,6 +134,16 @@ impl Core {
                 self.happened(&ClusterEvent::WaitingPod(new));
             }
         }
+    }
+
+    /// Gives the room of an assumed pod back as soon as it is being deleted: until its binding fails may be long. Answers
+    /// for `handleAssumedPodDeletion`.
+    fn assumed_pod_leaves(&self, uid: &Arc<str>) {
+        let assumed = self.cache.lock().pod(uid).cloned();
+        if !self.answer(uid, Status::unschedulable("pod was deleted")) {
+            self.give_back(uid);
+        }
+        self.happened(&ClusterEvent::AssignedPod { old: assumed, new: None });
     }
 
     pub(super) fn pod_gone(&self, pod: &Arc<PodInfo>) {

@@ -28,6 +28,8 @@ use crate::model::{NodeInfo, PodInfo, Snapshot};
 use crate::queue::{Profiles, SchedulingQueue, Timing};
 use crate::testing::{PodBuilder, node, pod};
 
+mod leaving;
+
 struct Recording {
     calls: UnboundedSender<String>,
     /// So many bindings fail first.
