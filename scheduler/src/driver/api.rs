@@ -88,7 +88,9 @@ impl KubeApi {
             }
             None => {
                 let volume = binding::volume_of(&claim).and_then(|name| self.volumes.get("", name));
-                binding::of_provisioned(&claim, volume.as_deref(), place, written(&pod.namespace, &awaited.name))
+                let written =
+                    written(&pod.namespace, &awaited.name).max(Some(awaited.since).filter(|since| *since > 0));
+                binding::of_provisioned(&claim, volume.as_deref(), place, written)
             }
         }
     }

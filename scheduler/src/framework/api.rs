@@ -25,6 +25,8 @@ pub struct AwaitedClaim {
     pub name: String,
     /// Name of the volume that was set aside for it; `None` where a volume is provisioned.
     pub volume: Option<String>,
+    /// Version of the claim in which its node stood already, if nothing had to be written; else 0.
+    pub since: u64,
 }
 
 /// Calls to the API server.

@@ -353,8 +353,15 @@ impl Reserved {
         let taken = self.plan.take.iter().map(|(volume, claim)| AwaitedClaim {
             name: name(claim),
             volume: Some(volume.metadata.name.clone().unwrap_or_default()),
+            since: 0,
         });
-        let made = self.plan.make.iter().map(|claim| AwaitedClaim { name: name(claim), volume: None });
+        let since = |claim: &PersistentVolumeClaim| {
+            let version =
+                claim.metadata.resource_version.as_deref().filter(|_| annotation(claim, SELECTED_NODE).is_some());
+            version.and_then(|version| version.parse().ok()).unwrap_or(0)
+        };
+        let made = self.plan.make.iter();
+        let made = made.map(|claim| AwaitedClaim { name: name(claim), volume: None, since: since(claim) });
         taken.chain(made).collect()
     }
 }

@@ -3,8 +3,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::framework::ledger::Choice;
-use crate::framework::{Code, Features};
-use crate::model::PodInfo;
+use crate::framework::plugin::{Filter as _, PreFilter as _, Reserve as _};
+use crate::framework::{Code, Context, CycleState, Features, Nominated};
+use crate::model::{PodInfo, Snapshot};
 use crate::testing::{check::Check, node, pod};
 
 const NOT_HERE: &str = "node(s) didn't match PersistentVolume's node affinity";
@@ -94,6 +95,73 @@ fn the_smallest_volume_is_taken() {
     };
     assert_eq!(name("").as_deref(), Some("small"));
     assert_eq!(name("small").as_deref(), Some("big"));
+}
+
+#[test]
+fn volumes_have_the_class_of_attributes_that_is_asked_for_and_are_available() {
+    let base = node("a").base();
+    let classed = |class: &str, phase: &str| {
+        let mut v = volume("v", "6Gi", "a");
+        v["spec"]["volumeAttributesClassName"] = json!(class);
+        v["status"] = json!({"phase": phase});
+        vec![Arc::new(serde_json::from_value(v).expect("volume"))]
+    };
+    for (what, wanted, volumes, fits) in [
+        ("the same class", "gold", classed("gold", "Available"), true),
+        ("another class", "gold", classed("silver", "Available"), false),
+        ("a class that nobody asked for", "", classed("silver", "Available"), false),
+        ("no class", "gold", classed("", "Available"), false),
+        ("no phase", "gold", classed("gold", ""), false),
+        ("bound", "gold", classed("gold", "Bound"), false),
+    ] {
+        let mut asks = claim(json!({}), "");
+        asks["spec"]["volumeAttributesClassName"] = json!(wanted);
+        let asks = serde_json::from_value(asks).expect("claim");
+        assert_eq!(super::matching::smallest(&asks, &volumes, &base, |_| false).is_some(), fits, "{what}");
+    }
+}
+
+#[test]
+fn claim_is_reserved_for_all_pods_that_are_bound_with_it() {
+    let nodes = vec![node("a").with(&[]), node("b").with(&[])];
+    let made = check(claim(json!({}), ""), &[volume("v", "6Gi", "a"), volume("w", "6Gi", "b")], &[class("x")]);
+    let (snapshot, nominated) = (Snapshot::of(nodes.clone()), Nominated::default());
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    let cx = Context { snapshot: &snapshot, listers: &made.listers, nominated: &nominated, now };
+    let timeout = std::time::Duration::from_secs(1);
+    let plugin = super::VolumeBinding { timeout, shape: None };
+    let begin = || {
+        let mut state = CycleState::default();
+        plugin.pre_filter(cx, &mut state, &user()).expect("claims are there");
+        let said = nodes.iter().map(|node| plugin.filter(cx, &state, &user(), node).to_string()).collect::<Vec<_>>();
+        (state, said)
+    };
+    let (mut first, said) = begin();
+    assert_eq!(said, ["", ""]);
+    assert!(plugin.reserve(cx, &mut first, &user(), &nodes[0]).is_success());
+    assert_eq!(made.listers.ledger.chosen("default/c"), Some(Choice::Volume("v".into())));
+    // No informer has shown anything of that yet.
+    let (mut second, said) = begin();
+    assert_eq!(said, ["", NONE_FREE]);
+    assert!(plugin.reserve(cx, &mut second, &user(), &nodes[0]).is_success());
+    plugin.unreserve(&mut first, &user(), "a");
+    assert_eq!(begin().1, ["", NONE_FREE], "the second one is still bound with it");
+    plugin.unreserve(&mut second, &user(), "a");
+    assert_eq!(begin().1, ["", ""]);
+}
+
+#[test]
+fn claim_that_had_its_node_before_is_awaited_since_then() {
+    let of = |annotations: Value| {
+        let mut asks = claim(annotations, "");
+        asks["metadata"]["resourceVersion"] = json!("7");
+        let make = vec![Arc::new(serde_json::from_value(asks).expect("claim"))];
+        let plan = super::Plan { make, ..super::Plan::default() };
+        let reserved = super::Reserved { plan, ledger: Arc::default(), released: Arc::default() };
+        reserved.awaited().iter().map(|awaited| awaited.since).collect::<Vec<_>>()
+    };
+    assert_eq!(of(json!({"volume.kubernetes.io/selected-node": "b"})), [7]);
+    assert_eq!(of(json!({})), [0], "its node is written first");
 }
 
 #[test]
