@@ -158,6 +158,7 @@ fn timing(flags: &FlagSet, configuration: &Configuration) -> Timing {
         initial: Duration::from_secs(configuration.pod_initial_backoff_seconds),
         max: Duration::from_secs(configuration.pod_max_backoff_seconds),
         stale: flags.duration("pod-max-in-unschedulable-pods-duration"),
+        pops_from_backoff: true,
     }
 }
 

@@ -69,6 +69,9 @@ impl QueuedPod {
     }
 }
 
+/// Back-offs that end in one of these come out in the queue's order.
+const WINDOW: Duration = Duration::from_secs(1);
+
 /// Period of looking for pods that have waited for too long.
 const FLUSH: Duration = Duration::from_secs(30);
 
@@ -81,11 +84,18 @@ pub struct Timing {
     pub max: Duration,
     /// After this long an unschedulable pod is tried again whatever happens.
     pub stale: Duration,
+    /// Back-offs after rejections end early when nobody else waits (SchedulerPopFromBackoffQ).
+    pub pops_from_backoff: bool,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { initial: Duration::from_secs(1), max: Duration::from_secs(10), stale: Duration::from_secs(300) }
+        Self {
+            initial: Duration::from_secs(1),
+            max: Duration::from_secs(10),
+            stale: Duration::from_secs(300),
+            pops_from_backoff: true,
+        }
     }
 }
 
@@ -127,16 +137,23 @@ impl SchedulingQueue {
     /// An empty queue. All profiles share one order, the first one's.
     pub fn new(profiles: Arc<Profiles>, timing: Timing) -> Self {
         let sort = profiles.values().next().map(|p| p.queue_sort());
+        let order = move |a: &QueuedPod, b: &QueuedPod| match &sort {
+            Some(sort) => sort.compare(a, b),
+            None => a.queued.cmp(&b.queued),
+        };
         let by_due = |a: &QueuedPod, b: &QueuedPod| a.due.cmp(&b.due);
+        let begun = Instant::now();
+        let window = move |q: &QueuedPod| q.due.saturating_duration_since(begun).as_millis() / WINDOW.as_millis();
+        let by_window = {
+            let order = order.clone();
+            move |a: &QueuedPod, b: &QueuedPod| window(a).cmp(&window(b)).then_with(|| order(a, b))
+        };
         Self {
             profiles,
             listers: None,
             timing,
-            active: Heap::new(Box::new(move |a, b| match &sort {
-                Some(sort) => sort.compare(a, b),
-                None => a.queued.cmp(&b.queued),
-            })),
-            backoff: Heap::new(Box::new(by_due)),
+            active: Heap::new(Box::new(order)),
+            backoff: Heap::new(if timing.pops_from_backoff { Box::new(by_window) } else { Box::new(by_due) }),
             error_backoff: Heap::new(Box::new(by_due)),
             unschedulable: Parked::default(),
             in_flight: HashMap::new(),
@@ -280,6 +297,7 @@ impl SchedulingQueue {
         self.tick(now);
         let mut q = match self.active.pop() {
             Some(q) => q,
+            None if !self.timing.pops_from_backoff => return None,
             None => {
                 let q = self.backoff.pop()?;
                 metrics::incoming("active", "PopFromBackoffQ");
@@ -451,12 +469,20 @@ impl SchedulingQueue {
     }
 
     /// To the active pods, or to the back-off when it is not over.
-    fn requeue(&mut self, q: QueuedPod, now: Instant, event: &'static str) -> bool {
+    fn requeue(&mut self, mut q: QueuedPod, now: Instant, event: &'static str) -> bool {
         if q.gate.is_some() || q.due <= now {
             return self.activate(q, now, event);
         }
+        // Nobody asks again when it is taken out early.
+        if self.timing.pops_from_backoff
+            && let Some(gate) = self.gate(&q)
+        {
+            q.gate = Some(gate);
+            self.park(q, event);
+            return false;
+        }
         metrics::incoming("backoff", event);
-        let early = !q.broke;
+        let early = !q.broke && self.timing.pops_from_backoff;
         if q.broke {
             self.error_backoff.push(q);
         } else {
@@ -465,16 +491,18 @@ impl SchedulingQueue {
         early
     }
 
+    /// The plugin that keeps a pod out of the queue, if any does.
+    fn gate(&self, q: &QueuedPod) -> Option<&'static str> {
+        if self.preempting.contains(&q.pod.uid) {
+            return Some(default_preemption::NAME);
+        }
+        let status = self.profiles.get(&q.pod.scheduler_name)?.pre_enqueue(self.listers.as_deref(), &q.pod);
+        (!status.is_success()).then_some(status.plugin)
+    }
+
     fn activate(&mut self, mut q: QueuedPod, now: Instant, event: &'static str) -> bool {
-        let listers = self.listers.as_deref();
-        let profile = self.profiles.get(&q.pod.scheduler_name);
-        let status = profile.map(|p| p.pre_enqueue(listers, &q.pod)).unwrap_or_default();
-        let gate = match self.preempting.contains(&q.pod.uid) {
-            true => Some(default_preemption::NAME),
-            false => (!status.is_success()).then_some(status.plugin),
-        };
-        if gate.is_some() {
-            q.gate = gate;
+        if let Some(gate) = self.gate(&q) {
+            q.gate = Some(gate);
             self.park(q, event);
             return false;
         }

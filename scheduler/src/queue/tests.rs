@@ -293,3 +293,63 @@ fn time_of_scheduling_begins_when_a_pod_may_be_tried() {
     q.tick(t + secs(20));
     assert_eq!(q.pop(t + secs(20)).and_then(|p| p.first), Some(t));
 }
+
+/// Two pods whose back-offs end within a second, the lesser one's first, in a queue with this gate.
+fn backing_off(pops_from_backoff: bool) -> (SchedulingQueue, Instant) {
+    let timing = Timing { pops_from_backoff, ..Timing::default() };
+    let mut q = SchedulingQueue::new(Arc::clone(&queue().0.profiles), timing);
+    let t = Instant::now();
+    for (name, priority, after) in [("later", 9, 1_500), ("low", 1, 0), ("high", 9, 100)] {
+        let now = t + Duration::from_millis(after);
+        q.add(arc(&pod(name).priority(priority).cpu("1")), now);
+        let p = q.pop(now).expect(name);
+        q.happened(&new_node(), now);
+        assert_eq!(fail(&mut q, p, Some("NodeResourcesFit"), now), pops_from_backoff);
+    }
+    (q, t)
+}
+
+#[test]
+fn pods_whose_back_offs_end_in_one_second_come_out_by_priority() {
+    let (mut q, t) = backing_off(true);
+    let order: Vec<String> = std::iter::from_fn(|| q.pop(t).map(|p| p.pod.name.to_string())).collect();
+    assert_eq!(order, ["high", "low", "later"]);
+}
+
+#[test]
+fn without_the_gate_back_offs_are_waited_out() {
+    let (mut q, t) = backing_off(false);
+    assert!(q.pop(t + Duration::from_millis(999)).is_none());
+    assert_eq!(name(q.pop(t + secs(1)).as_ref()), Some("low"));
+    assert!(q.pop(t + secs(1)).is_none());
+    assert_eq!(name(q.pop(t + Duration::from_millis(1_100)).as_ref()), Some("high"));
+}
+
+#[test]
+fn pod_that_is_held_back_is_not_taken_out_of_its_back_off_early() {
+    let (mut q, t) = queue();
+    let preemptor = arc(&pod("p").cpu("1"));
+    q.add(Arc::clone(&preemptor), t);
+    let p = q.pop(t).expect("p");
+    q.preemption_begins(&preemptor.uid);
+    q.happened(&new_node(), t);
+    assert!(!fail(&mut q, p, Some("NodeResourcesFit"), t));
+    assert_eq!(q.lengths(), [0, 0, 0, 1]);
+    assert!(q.pop(t).is_none(), "its victims are still there");
+}
+
+#[test]
+fn gates_are_looked_at_again_after_five_minutes() {
+    let (mut q, t) = queue();
+    let preemptor = arc(&pod("p").cpu("1"));
+    q.add(Arc::clone(&preemptor), t);
+    let p = q.pop(t).expect("p");
+    q.preemption_begins(&preemptor.uid);
+    q.happened(&new_node(), t);
+    fail(&mut q, p, Some("NodeResourcesFit"), t);
+    // Nobody says that it is over.
+    q.preemption_ends(&preemptor.uid);
+    assert!(!q.tick(t + secs(299)));
+    assert!(q.tick(t + secs(330)));
+    assert_eq!(name(q.pop(t + secs(330)).as_ref()), Some("p"));
+}

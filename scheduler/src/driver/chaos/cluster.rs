@@ -465,8 +465,7 @@ pub(super) fn start_with(cluster: &Arc<Cluster>, stop: &Shutdown, extenders: Ext
     profile.extenders = extenders;
     let profiles: Profiles = [(Arc::clone(&profile.name), Arc::new(profile))].into();
     let profiles = Arc::new(profiles);
-    let timing =
-        Timing { initial: Duration::from_millis(1), max: Duration::from_millis(5), stale: Duration::from_secs(300) };
+    let timing = Timing { initial: Duration::from_millis(1), max: Duration::from_millis(5), ..Timing::default() };
     let queue = SchedulingQueue::new(Arc::clone(&profiles), timing);
     let (claims, feed) = Store::fed();
     let (volumes, volumes_feed) = Store::fed();
