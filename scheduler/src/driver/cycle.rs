@@ -338,7 +338,9 @@ impl Binding {
         let prepares = self.prepares();
         if waits.is_some() || prepares {
             self.turn = None;
-            self.announce().await;
+            if self.profile.announces {
+                self.announce().await;
+            }
         } else if extender::binds(&self.profile.extenders, &self.assumed) {
             self.turn = None;
         }

@@ -78,7 +78,8 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let recorder = |name: &Arc<str>| Recorder::new(background.clone(), &tasks, &shutdown, name, &host);
     let recorders: HashMap<Arc<str>, Recorder> =
         profiles.keys().map(|name| (Arc::clone(name), recorder(name))).collect();
-    let core = core(profiles, timing(&flags, &configuration), client, &informers, recorders.clone());
+    let timing = timing(&flags, &configuration, features);
+    let core = core(profiles, timing, client, &informers, recorders.clone());
     core.listen(&informers);
     let bindings = TaskGroup::new();
     let cycle = Cycle {
@@ -142,6 +143,14 @@ fn features(flags: &FlagSet) -> Features {
         capacity_scores: flags.enabled("StorageCapacityScoring"),
         extended_resources: flags.enabled("DRAExtendedResource"),
         declared_features: flags.enabled(shared::declared_features::GATE),
+        volume_limit_scaling: flags.enabled("VolumeLimitScaling"),
+        admin_access: flags.enabled("DRAAdminAccess"),
+        prioritized_list: flags.enabled("DRAPrioritizedList"),
+        filter_timeout: flags.enabled("DRASchedulerFilterTimeout"),
+        match_label_keys: flags.enabled("MatchLabelKeysInPodTopologySpread"),
+        announces: flags.enabled("NominatedNodeNameForExpectation"),
+        pops_from_backoff: flags.enabled("SchedulerPopFromBackoffQ"),
+        volume_attributes: flags.enabled("VolumeAttributesClass"),
     }
 }
 
@@ -153,12 +162,12 @@ fn write_settings(settings: &Settings, file: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn timing(flags: &FlagSet, configuration: &Configuration) -> Timing {
+fn timing(flags: &FlagSet, configuration: &Configuration, features: Features) -> Timing {
     Timing {
         initial: Duration::from_secs(configuration.pod_initial_backoff_seconds),
         max: Duration::from_secs(configuration.pod_max_backoff_seconds),
         stale: flags.duration("pod-max-in-unschedulable-pods-duration"),
-        pops_from_backoff: true,
+        pops_from_backoff: features.pops_from_backoff,
     }
 }
 

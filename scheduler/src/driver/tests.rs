@@ -28,6 +28,7 @@ use crate::model::{NodeInfo, PodInfo, Snapshot};
 use crate::queue::{Profiles, SchedulingQueue, Timing};
 use crate::testing::{PodBuilder, node, pod};
 
+mod gates;
 mod leaving;
 
 struct Recording {

@@ -86,8 +86,9 @@ pub struct ProfileConfig {
     pub features: Features,
 }
 
-/// Feature gates that plugins look at.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Feature gates that the scheduler looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "one for each gate")]
 pub struct Features {
     /// DRAConsumableCapacity.
     pub consumable_capacity: bool,
@@ -109,6 +110,48 @@ pub struct Features {
     pub extended_resources: bool,
     /// NodeDeclaredFeatures.
     pub declared_features: bool,
+    /// VolumeLimitScaling.
+    pub volume_limit_scaling: bool,
+    /// DRAAdminAccess.
+    pub admin_access: bool,
+    /// DRAPrioritizedList.
+    pub prioritized_list: bool,
+    /// DRASchedulerFilterTimeout.
+    pub filter_timeout: bool,
+    /// MatchLabelKeysInPodTopologySpread.
+    pub match_label_keys: bool,
+    /// NominatedNodeNameForExpectation.
+    pub announces: bool,
+    /// SchedulerPopFromBackoffQ.
+    pub pops_from_backoff: bool,
+    /// VolumeAttributesClass.
+    pub volume_attributes: bool,
+}
+
+impl Default for Features {
+    /// The gates as upstream has them by default.
+    fn default() -> Self {
+        Self {
+            consumable_capacity: false,
+            device_taints: false,
+            gangs: false,
+            comparisons: false,
+            taint_rules: false,
+            partitions: false,
+            bindings: false,
+            capacity_scores: false,
+            extended_resources: false,
+            declared_features: false,
+            volume_limit_scaling: false,
+            admin_access: true,
+            prioritized_list: true,
+            filter_timeout: true,
+            match_label_keys: true,
+            announces: true,
+            pops_from_backoff: true,
+            volume_attributes: true,
+        }
+    }
 }
 
 impl Default for ProfileConfig {

@@ -59,6 +59,8 @@ pub struct Profile {
     pub percentage: Option<i32>,
     /// Programs outside that are asked, too; whoever builds the profile puts them in.
     pub extenders: Extenders,
+    /// The node that a pod is about to get is told where its binding takes time.
+    pub announces: bool,
     pub(super) threads: Threads,
     pre_enqueue: Vec<Named<dyn PreEnqueue>>,
     queue_sort: Arc<dyn QueueSort>,
@@ -126,6 +128,7 @@ impl Profile {
             layout: Layout::of(&built, &pre_filter, &filter, &pre_score, &score),
             percentage: config.percentage_of_nodes_to_score,
             extenders: Extenders::new(),
+            announces: config.features.announces,
             threads: Threads::ONE,
             pre_enqueue: plain(collect!(pre_enqueue, "PreEnqueue")),
             queue_sort,

@@ -23,7 +23,7 @@ const PLUGINS: &[(&str, Build)] = &[
     (p::pod_topology_spread::NAME, p::pod_topology_spread::build),
     (p::inter_pod_affinity::NAME, |args, _| p::inter_pod_affinity::build(args)),
     (p::volume_restrictions::NAME, |args, _| p::volume_restrictions::build(args)),
-    (p::node_volume_limits::NAME, |args, _| p::node_volume_limits::build(args)),
+    (p::node_volume_limits::NAME, p::node_volume_limits::build),
     (p::volume_zone::NAME, |args, _| p::volume_zone::build(args)),
     (p::volume_binding::NAME, p::volume_binding::build),
     (p::dynamic_resources::NAME, p::dynamic_resources::build),

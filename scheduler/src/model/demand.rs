@@ -101,6 +101,8 @@ pub struct SpreadConstraint {
     pub hard: bool,
     /// Selector of the pods that are counted.
     pub selector: Selector,
+    /// The selector without what `matchLabelKeys` add, if they add something.
+    pub without_keys: Option<Box<Selector>>,
     /// Number of domains that there should be at least.
     pub min_domains: i32,
     /// Count only nodes that the pod's node affinity allows.
@@ -115,8 +117,10 @@ impl SpreadConstraint {
     /// Reads the API form for a pod with `labels`.
     pub fn from_api(c: &core::TopologySpreadConstraint, labels: &Labels) -> Self {
         let mut selector = Selector::from_api(c.label_selector.as_ref());
+        let mut without_keys = None;
         for key in c.match_label_keys.iter().flatten() {
             if let Some(value) = labels.get(key) {
+                without_keys.get_or_insert_with(|| Box::new(selector.clone()));
                 selector.and(key, Op::In, value);
             }
         }
@@ -125,6 +129,7 @@ impl SpreadConstraint {
             topology_key: c.topology_key.clone(),
             hard: c.when_unsatisfiable == "DoNotSchedule",
             selector,
+            without_keys,
             min_domains: c.min_domains.unwrap_or(1),
             honor_affinity: c.node_affinity_policy.as_deref() != Some("Ignore"),
             honor_taints: c.node_taints_policy.as_deref() == Some("Honor"),

@@ -12,20 +12,23 @@ use shared::csi;
 use super::uses_claim;
 use super::volume_binding::class_of;
 use crate::framework::plugin::{Context, Filter, Plugin, PreFilter, PreFiltered, Requeue};
-use crate::framework::{ClusterEvent, CycleState, ExternalChange, Hint, ProfileError, Status};
+use crate::framework::{ClusterEvent, CycleState, ExternalChange, Features, Hint, ProfileError, Status};
 use crate::model::{NodeInfo, PodInfo, VolumeUse};
 
 /// Upstream's name.
 pub const NAME: &str = "NodeVolumeLimits";
 
-struct NodeVolumeLimits;
+struct NodeVolumeLimits {
+    /// Nodes without a driver of the pod's volumes are turned down (VolumeLimitScaling).
+    needs_drivers: bool,
+}
 
 /// Builds the plugin.
 ///
 /// # Errors
 /// None; takes no arguments.
-pub fn build(_: &Value) -> Result<Plugin, ProfileError> {
-    let it = Arc::new(NodeVolumeLimits);
+pub fn build(_: &Value, features: Features) -> Result<Plugin, ProfileError> {
+    let it = Arc::new(NodeVolumeLimits { needs_drivers: features.volume_limit_scaling });
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).requeue(&it))
 }
 
@@ -38,11 +41,14 @@ struct Attached {
     known: Known,
     /// The plugin of old whose volume it is, where nodes have to say that they leave it to the driver.
     asks: Option<&'static str>,
+    /// Of a plugin of old.
+    moved: bool,
 }
 
 impl Attached {
     fn of(driver: &str, handle: String, plugin: Option<&'static str>) -> Self {
-        Self { known: (driver.to_owned(), handle), asks: plugin.filter(|p| csi::asks_nodes(p)) }
+        let asks = plugin.filter(|p| csi::asks_nodes(p));
+        Self { known: (driver.to_owned(), handle), asks, moved: plugin.is_some() }
     }
 
     fn on(&self, node: &CSINode) -> Option<&Known> {
@@ -53,6 +59,19 @@ impl Attached {
 /// The pod's volumes.
 #[derive(Clone, Debug)]
 struct PodVolumes(HashSet<Attached>);
+
+impl PodVolumes {
+    /// Returns a driver of these volumes that a node lacks. One that nobody has registered as a driver may be none.
+    fn missing_driver(&self, cx: Context<'_>, node: Option<&CSINode>) -> Option<&str> {
+        let known = |volume: &'_ Attached| match node {
+            Some(node) => volume.on(node).is_some(),
+            None => !volume.moved,
+        };
+        let installed = |driver: &str| node.is_some_and(|node| node.spec.drivers.iter().any(|d| d.name == driver));
+        let drivers = self.0.iter().filter(|v| known(v)).map(|v| v.known.0.as_str());
+        drivers.filter(|driver| !installed(driver) && cx.listers.csi_driver(driver).is_some()).min()
+    }
+}
 
 /// Plugins of old whose volumes upstream does not count for the drivers that took over.
 const UNCOUNTED: [&str; 2] = ["kubernetes.io/vsphere-volume", "kubernetes.io/azure-file"];
@@ -112,7 +131,13 @@ impl PreFilter for NodeVolumeLimits {
 impl Filter for NodeVolumeLimits {
     fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
         let Some(mine) = state.get::<PodVolumes>() else { return Status::SUCCESS };
-        let Some(csi_node) = cx.listers.csi_node(node.name()) else { return Status::SUCCESS };
+        let csi_node = cx.listers.csi_node(node.name());
+        if self.needs_drivers
+            && let Some(driver) = mine.missing_driver(cx, csi_node.as_deref())
+        {
+            return Status::unschedulable(format!("{driver} CSI driver is not installed on the node"));
+        }
+        let Some(csi_node) = csi_node else { return Status::SUCCESS };
         // Most nodes say nothing of the pod's drivers: that is found out without a set of anything.
         let limits = || {
             let drivers = csi_node.spec.drivers.iter();
@@ -176,13 +201,14 @@ fn uses_driver(pod: &PodInfo, attacher: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::framework::Features;
     use crate::testing::{check::Check, node, pod};
     use serde_json::json;
     use std::sync::Arc;
 
     #[test]
     fn limits() {
-        let mut check = Check::of(super::build, json!(null));
+        let mut check = Check::of(|args| super::build(args, Features::default()), json!(null));
         for i in 0..3 {
             let claim = json!({"metadata": {"name": format!("c{i}")}, "spec": {"volumeName": format!("v{i}")}});
             let volume = json!({"metadata": {"name": format!("v{i}")}, "spec": {"csi": {"driver": "d", "volumeHandle": format!("h{i}")}}});
@@ -212,6 +238,42 @@ mod tests {
     }
 
     #[test]
+    fn drivers_have_to_be_there_behind_their_gate() {
+        let missing = "d CSI driver is not installed on the node";
+        let csi = |drivers: &[&str]| {
+            let drivers: Vec<_> = drivers.iter().map(|name| json!({"name": name, "nodeID": "n"})).collect();
+            Some(json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}}))
+        };
+        let registered = || Some(json!({"metadata": {"name": "d"}, "spec": {}}));
+        for (what, on, node_says, driver, want) in [
+            ("the driver is there", true, csi(&["d"]), registered(), ""),
+            ("another driver is there", true, csi(&["e"]), registered(), missing),
+            ("nothing is known of the node", true, None, registered(), missing),
+            ("nobody registered the driver", true, csi(&[]), None, ""),
+            ("without the gate", false, csi(&[]), registered(), ""),
+        ] {
+            let features = Features { volume_limit_scaling: on, ..Features::default() };
+            let mut check = Check::of(|args| super::build(args, Features::default()), json!(null));
+            check.replace(super::build(&json!(null), features).expect("plugin"));
+            let claim = json!({"metadata": {"name": "c"}, "spec": {"volumeName": "v"}});
+            let volume = json!({"metadata": {"name": "v"}, "spec": {"csi": {"driver": "d", "volumeHandle": "h"}}});
+            let listers = &mut check.listers;
+            let key = ("default".into(), "c".to_owned());
+            listers.claims.insert(key, Arc::new(serde_json::from_value(claim).expect("claim")));
+            listers.volumes.insert("v".into(), Arc::new(serde_json::from_value(volume).expect("volume")));
+            if let Some(csi) = node_says {
+                listers.csi_nodes.insert("n".into(), Arc::new(serde_json::from_value(csi).expect("csi node")));
+            }
+            if let Some(driver) = driver {
+                listers.csi_drivers.insert("d".into(), Arc::new(serde_json::from_value(driver).expect("driver")));
+            }
+            let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+            let user = pod("p").set("/spec", "volumes", volumes).info();
+            assert_eq!(check.filter(&user, &node("n").with(&[])), want, "{what}");
+        }
+    }
+
+    #[test]
     fn portworx_counts_where_the_node_says_so() {
         let using = |id: &str| {
             let volume = json!({"name": "v", "portworxVolume": {"volumeID": id}});
@@ -221,7 +283,7 @@ mod tests {
         for (plugins, want) in
             [("kubernetes.io/cinder", ""), ("kubernetes.io/cinder,kubernetes.io/portworx-volume", full)]
         {
-            let mut check = Check::of(super::build, json!(null));
+            let mut check = Check::of(|args| super::build(args, Features::default()), json!(null));
             let drivers = json!([{"name": "pxd.portworx.com", "nodeID": "n", "allocatable": {"count": 1}}]);
             let annotations = json!({"storage.alpha.kubernetes.io/migrated-plugins": plugins});
             let csi = json!({"metadata": {"name": "n", "annotations": annotations}, "spec": {"drivers": drivers}});
@@ -232,7 +294,7 @@ mod tests {
 
     #[test]
     fn disks_of_old_plugins() {
-        let mut check = Check::of(super::build, json!(null));
+        let mut check = Check::of(|args| super::build(args, Features::default()), json!(null));
         let drivers = ["ebs.csi.aws.com", "csi.vsphere.vmware.com"]
             .map(|name| json!({"name": name, "nodeID": "n", "allocatable": {"count": 1}}));
         let csi = json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}});

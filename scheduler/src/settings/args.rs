@@ -9,8 +9,16 @@ use proto::selector::format::qualified_name;
 
 use crate::framework::Features;
 
-/// Fills in what depends on other fields.
-pub(super) fn defaults(plugin: &str, args: &mut Value, features: Features) {
+/// Fills in what depends on other fields, and takes out what gates leave without a default; `given` is what the file says.
+pub(super) fn defaults(plugin: &str, args: &mut Value, given: Option<&Value>, features: Features) {
+    let is_given = |field: &str| given.and_then(|given| given.get(field)).is_some_and(|value| !value.is_null());
+    if plugin == "DynamicResources"
+        && !features.filter_timeout
+        && !is_given("filterTimeout")
+        && let Some(args) = args.as_object_mut()
+    {
+        args.remove("filterTimeout");
+    }
     if plugin == "DynamicResources" && features.bindings && args.get("bindingTimeout").is_none_or(Value::is_null) {
         args["bindingTimeout"] = "10m0s".into();
     }
@@ -285,7 +293,11 @@ impl Check<'_> {
     }
 
     fn dynamic_resources(&mut self, args: &Value) {
-        if text(args, "filterTimeout").starts_with('-') {
+        let has_timeout = args.get("filterTimeout").is_some_and(|t| !t.is_null());
+        if !self.features.filter_timeout && has_timeout {
+            let why = "DRASchedulingFilterTimeout feature gate is disabled";
+            self.errors.push(Error::forbidden(self.path.child("filterTimeout"), why));
+        } else if text(args, "filterTimeout").starts_with('-') {
             self.invalid(self.path.child("filterTimeout"), text(args, "filterTimeout"), "must be zero or positive");
         }
         if self.features.bindings {

@@ -152,7 +152,7 @@ fn decoded(plugin: &str, args: Option<&Value>, features: Features) -> Result<Val
     tree.entry("apiVersion").or_insert_with(|| VERSION.into());
     tree.entry("kind").or_insert_with(|| kind.clone().into());
     let mut out = decode(Value::Object(tree).to_string().as_bytes(), &kind, Unknown::Refuse)?;
-    args::defaults(plugin, &mut out, features);
+    args::defaults(plugin, &mut out, args, features);
     Ok(out)
 }
 

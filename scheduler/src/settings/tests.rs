@@ -280,3 +280,23 @@ fn time_for_binding_conditions_belongs_to_their_gate() {
     assert!(timeout(json!("500ms"), on).is_err_and(|e| e.contains("must be at least 1 second")));
     assert!(timeout(json!("30s"), Features::default()).is_err_and(|e| e.contains("feature gate is disabled")));
 }
+
+#[test]
+fn time_limit_of_searches_for_devices_belongs_to_its_gate() {
+    let off = Features { filter_timeout: false, ..Features::default() };
+    let timeout = |given: Value, features: Features| {
+        let done = complete(&settings(with_args("DynamicResources", json!({"filterTimeout": given}))), features);
+        let done = done.map_err(|e| e.to_string())?;
+        validate(&done, features).map_err(|e| e.to_string())?;
+        let configs = done["profiles"][0]["pluginConfig"].as_array().expect("list").clone();
+        let config = configs.into_iter().find(|c| c["name"] == "DynamicResources").unwrap_or_default();
+        Ok::<Value, String>(config["args"]["filterTimeout"].clone())
+    };
+    assert_eq!(timeout(json!(null), Features::default()), Ok(json!("10s")));
+    assert_eq!(timeout(json!(null), off), Ok(json!(null)));
+    let refused = timeout(json!("3s"), off).expect_err("refused");
+    assert!(
+        refused.contains("filterTimeout: Forbidden: DRASchedulingFilterTimeout feature gate is disabled"),
+        "{refused}"
+    );
+}

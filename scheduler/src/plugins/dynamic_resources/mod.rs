@@ -70,11 +70,7 @@ struct DynamicResources {
 /// # Errors
 /// A timeout that is none.
 pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
-    let timeout = match args.get("filterTimeout").and_then(Value::as_str) {
-        None => FILTER_TIMEOUT,
-        Some(text) => parse_duration(text).map_err(|e| ProfileError::Args(NAME, e.to_string()))?,
-    };
-    let timeout = Some(timeout).filter(|t| !t.is_zero());
+    let timeout = filter_timeout(args, features)?;
     let selectors = if features.consumable_capacity { Selectors::of_shared() } else { Selectors::default() };
     let binding_timeout = match args.get("bindingTimeout").and_then(Value::as_str) {
         None => BINDING_TIMEOUT,
@@ -91,6 +87,15 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
         .reserve(&it)
         .pre_bind(&it)
         .requeue(&it))
+}
+
+/// Reads the time limit of the search on one node; `None` for no limit.
+fn filter_timeout(args: &Value, features: Features) -> Result<Option<Duration>, ProfileError> {
+    let timeout = match args.get("filterTimeout").and_then(Value::as_str) {
+        None => FILTER_TIMEOUT,
+        Some(text) => parse_duration(text).map_err(|e| ProfileError::Args(NAME, e.to_string()))?,
+    };
+    Ok(Some(timeout).filter(|t| features.filter_timeout && !t.is_zero()))
 }
 
 /// Facts of the pod's claims in one cycle. Copies share what happens to them later.

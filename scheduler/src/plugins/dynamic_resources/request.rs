@@ -142,6 +142,15 @@ fn read_request(
     features: Features,
 ) -> Result<Request, Status> {
     let name = &request.name;
+    let has_list = request.first_available.as_ref().is_some_and(|list| !list.is_empty());
+    if request.exactly.is_none() && has_list && !features.prioritized_list {
+        let why = "has subrequests, but the DRAPrioritizedList feature is disabled";
+        return Err(Status::unresolvable(format!("resource claim {}, request {name}: {why}", full_name(claim))));
+    }
+    if request.exactly.as_ref().is_some_and(|exactly| exactly.admin_access.is_some()) && !features.admin_access {
+        let why = "admin access is requested, but the feature is disabled";
+        return Err(Status::error(format!("claim {}, request {name}: {why}", full_name(claim))));
+    }
     let mut alternatives = Vec::new();
     if let Some(exactly) = &request.exactly {
         alternatives.push(RequestParts {

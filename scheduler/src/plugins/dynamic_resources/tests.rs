@@ -676,3 +676,41 @@ fn a_claim_that_two_entries_name_gets_its_devices_once() {
     let world = World::new(&[on("a", json!([gpu("g0", "x", 0)]))], &[claim("c", requests(&[exactly("r", json!({}))]))]);
     assert_eq!(world.devices(&user("p", &["c", "c"]).info(), 0), ["r=g0"]);
 }
+
+#[test]
+fn lists_and_access_of_administrators_belong_to_their_gates() {
+    let slices = [on("a", json!([gpu("g0", "A100", 0)]))];
+    let either = json!({"name": "r", "firstAvailable": [
+        {"name": "x", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}]});
+    let off = Features { admin_access: false, prioritized_list: false, ..Features::default() };
+    for (what, request, want) in [
+        (
+            "a list",
+            either,
+            "resource claim default/c, request r: has subrequests, but the DRAPrioritizedList feature is disabled",
+        ),
+        (
+            "access",
+            exactly("r", json!({"adminAccess": true})),
+            "claim default/c, request r: admin access is requested, but the feature is disabled",
+        ),
+    ] {
+        let world = World::new(&slices, &[claim("c", requests(&[request]))]);
+        let p = user("p", &["c"]).info();
+        assert_eq!(world.texts(&p)[0], "", "{what} with the gate");
+        let without = DynamicResources { features: off, ..plugin() };
+        assert_eq!(world.answers(&without, &p).1[0].to_string(), want, "{what}");
+    }
+}
+
+#[test]
+fn time_limit_of_a_search_belongs_to_its_gate() {
+    let off = Features { filter_timeout: false, ..Features::default() };
+    let seconds = |args: Value, features: Features| {
+        super::filter_timeout(&args, features).expect("a duration").map(|limit| limit.as_secs())
+    };
+    assert_eq!(seconds(json!(null), Features::default()), Some(10));
+    assert_eq!(seconds(json!({"filterTimeout": "3s"}), Features::default()), Some(3));
+    assert_eq!(seconds(json!({"filterTimeout": "0s"}), Features::default()), None);
+    assert_eq!(seconds(json!(null), off), None);
+}

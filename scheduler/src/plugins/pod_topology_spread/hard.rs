@@ -61,7 +61,7 @@ impl SpreadState {
             return;
         }
         for (c, domains) in self.plan.constraints.iter().zip(&mut self.domains) {
-            if counts_node(c, &self.plan.pod, &node.base) && counts_pod(c, &self.plan.pod.namespace, other) {
+            if counts_node(c, &self.plan.pod, &node.base) && counts_pod(&c.selector, &self.plan.pod.namespace, other) {
                 domains.shift(&node.base, by);
             }
         }

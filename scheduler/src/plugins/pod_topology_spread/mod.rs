@@ -37,6 +37,8 @@ struct Args {
 struct PodTopologySpread {
     /// Tolerations may compare numbers.
     compares: bool,
+    /// `matchLabelKeys` count (MatchLabelKeysInPodTopologySpread).
+    matches_keys: bool,
     defaults: Vec<SpreadConstraint>,
     system: bool,
 }
@@ -60,6 +62,7 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
         topology_key: key.to_owned(),
         hard: false,
         selector: Selector::NOTHING,
+        without_keys: None,
         min_domains: 1,
         honor_affinity: true,
         honor_taints: false,
@@ -70,16 +73,31 @@ pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
     } else {
         args.default_constraints.iter().map(|c| SpreadConstraint::from_api(c, &none)).collect()
     };
-    let it = Arc::new(PodTopologySpread { compares: features.comparisons, defaults, system });
+    let (compares, matches_keys) = (features.comparisons, features.match_label_keys);
+    let it = Arc::new(PodTopologySpread { compares, matches_keys, defaults, system });
     Ok(Plugin::new(NAME).pre_filter(&it).filter(&it).pre_score(&it).score(&it).requeue(&it).rules(&it))
 }
 
 impl PodTopologySpread {
+    /// The selector of a constraint of a pod as the gates have it.
+    fn selector_of<'a>(&self, c: &'a SpreadConstraint) -> &'a Selector {
+        c.without_keys.as_deref().filter(|_| !self.matches_keys).unwrap_or(&c.selector)
+    }
+
+    /// A constraint of a pod as the gates have it.
+    fn as_it_counts(&self, c: &SpreadConstraint) -> SpreadConstraint {
+        let mut c = SpreadConstraint { compares: self.compares, ..c.clone() };
+        if let Some(plain) = c.without_keys.take().filter(|_| !self.matches_keys) {
+            c.selector = *plain;
+        }
+        c
+    }
+
     /// The pod's own constraints of one kind, or the defaults with a selector made from its Services and controller.
     fn constraints(&self, cx: Context<'_>, pod: &Demand, hard: bool) -> Vec<SpreadConstraint> {
         if !pod.spread.is_empty() {
             let mine = pod.spread.iter().filter(|c| c.hard == hard);
-            return mine.map(|c| SpreadConstraint { compares: self.compares, ..c.clone() }).collect();
+            return mine.map(|c| self.as_it_counts(c)).collect();
         }
         if !self.defaults.iter().any(|c| c.hard == hard) {
             return Vec::new();
@@ -110,9 +128,9 @@ fn counts_node(c: &SpreadConstraint, pod: &Demand, node: &NodeBase) -> bool {
             || node.hard_taints().all(|taint| pod.tolerations.iter().any(|t| t.tolerates(taint, c.compares))))
 }
 
-fn counts_pod(c: &SpreadConstraint, namespace: &str, other: &PodInfo) -> bool {
-    let empty = c.selector.0.as_ref().is_none_or(Vec::is_empty);
-    !empty && !other.terminating && *other.namespace == *namespace && c.selector.matches(&other.labels)
+fn counts_pod(selector: &Selector, namespace: &str, other: &PodInfo) -> bool {
+    let empty = selector.0.as_ref().is_none_or(Vec::is_empty);
+    !empty && !other.terminating && *other.namespace == *namespace && selector.matches(&other.labels)
 }
 
 /// Counts the pods on a node that a constraint selects.
@@ -124,7 +142,7 @@ fn count(c: &SpreadConstraint, pod: &Demand, node: &NodeInfo) -> i64 {
         // Neighbours are often of one kind.
         let counts = match last {
             Some((known, counts)) if known == demand => counts,
-            _ => counts_pod(c, &pod.namespace, other),
+            _ => counts_pod(&c.selector, &pod.namespace, other),
         };
         last = Some((demand, counts));
         sum += i64::from(counts);
@@ -145,7 +163,7 @@ impl Requeue for PodTopologySpread {
             _ if pod.spread.is_empty() => Hint::Queue,
             ClusterEvent::AssignedPod { old, new } => {
                 let counted = |c: &SpreadConstraint, p: &Option<Arc<PodInfo>>| {
-                    p.as_ref().is_some_and(|p| counts_pod(c, &pod.namespace, p))
+                    p.as_ref().is_some_and(|p| counts_pod(self.selector_of(c), &pod.namespace, p))
                 };
                 hard().any(|c| counted(c, old) != counted(c, new)).into()
             }
@@ -158,7 +176,7 @@ impl Requeue for PodTopologySpread {
             ClusterEvent::Target { old, new } => {
                 // Nodes whose taints it did not tolerate did not count.
                 let honors = old.tolerations != new.tolerations && hard().any(|c| c.honor_taints);
-                let matched = |c: &SpreadConstraint, p: &PodInfo| c.selector.matches(&p.labels);
+                let matched = |c: &SpreadConstraint, p: &PodInfo| self.selector_of(c).matches(&p.labels);
                 let counts = || hard().any(|c| matched(c, old) != matched(c, new));
                 (honors || old.spread != new.spread || counts()).into()
             }

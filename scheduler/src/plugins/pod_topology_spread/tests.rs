@@ -84,3 +84,19 @@ fn system_defaults_follow_services() {
     let scores = check.scores(&app("p"), &nodes);
     assert!(scores[0] < scores[1], "{scores:?}");
 }
+
+#[test]
+fn labels_of_the_pod_select_behind_their_gate() {
+    // Two of another version in one zone, one of the pod's own in the other.
+    let of = |name: &str, version: &str| pod(name).label("app", "a").label("version", version).info();
+    let nodes = [zoned("a", "a").with(&[of("1", "old"), of("2", "old")]), zoned("b", "b").with(&[of("3", "new")])];
+    let mut c = constraint("zone", 1, "DoNotSchedule");
+    c["matchLabelKeys"] = json!(["version"]);
+    let p = pod("p").label("app", "a").label("version", "new").set("/spec", "topologySpreadConstraints", json!([c]));
+    for (on, want) in [(true, "a"), (false, "b")] {
+        let features = Features { match_label_keys: on, ..Features::default() };
+        let mut check = Check::of(|args| super::build(args, Features::default()), json!(null));
+        check.replace(super::build(&json!(null), features).expect("plugin"));
+        assert_eq!(check.fits(&p.info(), &nodes), [want], "{on}");
+    }
+}

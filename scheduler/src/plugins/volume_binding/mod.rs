@@ -56,6 +56,8 @@ struct VolumeBinding {
     timeout: Duration,
     /// Of scores by capacity, where their gate is on.
     shape: Option<Vec<ShapePoint>>,
+    /// Claims and volumes may have classes of attributes (VolumeAttributesClass).
+    attributes: bool,
 }
 
 /// Builds the plugin.
@@ -65,7 +67,8 @@ struct VolumeBinding {
 pub fn build(args: &Value, features: Features) -> Result<Plugin, ProfileError> {
     let args: Args = read_args(NAME, args)?;
     let shape = features.capacity_scores.then(|| args.shape.unwrap_or_else(score::usual_shape));
-    let it = Arc::new(VolumeBinding { timeout: Duration::from_secs(args.bind_timeout_seconds), shape });
+    let timeout = Duration::from_secs(args.bind_timeout_seconds);
+    let it = Arc::new(VolumeBinding { timeout, shape, attributes: features.volume_attributes });
     let plugin = Plugin::new(NAME).pre_filter(&it).filter(&it).reserve(&it).pre_bind(&it).requeue(&it);
     // Upstream's plugin scores nothing without the gate.
     Ok(if it.shape.is_some() { plugin.pre_score(&it).score(&it) } else { plugin })
@@ -78,6 +81,8 @@ struct BindingState {
     /// A bound claim's volume is gone.
     missing: bool,
     delayed: Vec<Arc<PersistentVolumeClaim>>,
+    /// Why no volume can be looked for.
+    unsupported: Option<String>,
 }
 
 /// Volumes that delayed claims get on one node.
@@ -174,10 +179,26 @@ impl PreFilter for VolumeBinding {
         if immediate {
             return Err(Status::unresolvable("pod has unbound immediate PersistentVolumeClaims"));
         }
+        notes.unsupported = self.unsupported(&notes.delayed);
         // Those that want least choose first, so that large volumes are left for others.
         notes.delayed.sort_by_cached_key(|claim| capacity::requested(claim));
         state.put(notes);
         Ok(PreFiltered::All)
+    }
+}
+
+impl VolumeBinding {
+    /// Returns upstream's words for a claim with a class of attributes where there are none.
+    fn unsupported(&self, delayed: &[Arc<PersistentVolumeClaim>]) -> Option<String> {
+        let classed = |claim: &&Arc<PersistentVolumeClaim>| {
+            let class = claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref());
+            class.is_some_and(|class| !class.is_empty()) && annotation(claim, SELECTED_NODE).is_none()
+        };
+        let claim = delayed.iter().filter(|_| !self.attributes).find(classed)?;
+        Some(format!(
+            "unsupported volumeAttributesClassName is set on claim {} when the feature-gate VolumeAttributesClass is disabled",
+            key(claim)
+        ))
     }
 }
 
@@ -243,6 +264,10 @@ fn bound_reachable(cx: Context<'_>, bound: &[Reach], node: &NodeBase) -> Result<
 impl Filter for VolumeBinding {
     fn filter(&self, cx: Context<'_>, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
         let Some(notes) = state.get::<BindingState>() else { return Status::SUCCESS };
+        if let Some(why) = &notes.unsupported {
+            metrics::volume_stage_failed("predicate");
+            return Status::error(why.clone());
+        }
         let mut reasons = Vec::new();
         match bound_reachable(cx, &notes.bound, &node.base) {
             Ok(true) => {}

@@ -122,6 +122,21 @@ fn volumes_have_the_class_of_attributes_that_is_asked_for_and_are_available() {
 }
 
 #[test]
+fn classes_of_attributes_are_refused_without_their_gate() {
+    let nodes = [node("b").with(&[])];
+    let mut asks = claim(json!({}), "");
+    asks["spec"]["volumeAttributesClassName"] = json!("gold");
+    let off = Features { volume_attributes: false, ..Features::default() };
+    let why = "unsupported volumeAttributesClassName is set on claim default/c when the feature-gate \
+        VolumeAttributesClass is disabled";
+    let mut check = check(asks, &[], &[class("csi.example.com")]);
+    assert_eq!(check.statuses(&user(), &nodes)[0].to_string(), "");
+    check.replace(super::build(&json!(null), off).expect("plugin"));
+    let status = &check.statuses(&user(), &nodes)[0];
+    assert_eq!((status.code(), status.to_string()), (Code::Error, why.to_owned()));
+}
+
+#[test]
 fn claim_is_reserved_for_all_pods_that_are_bound_with_it() {
     let nodes = vec![node("a").with(&[]), node("b").with(&[])];
     let made = check(claim(json!({}), ""), &[volume("v", "6Gi", "a"), volume("w", "6Gi", "b")], &[class("x")]);
@@ -129,7 +144,7 @@ fn claim_is_reserved_for_all_pods_that_are_bound_with_it() {
     let now = jiff::Timestamp::UNIX_EPOCH;
     let cx = Context { snapshot: &snapshot, listers: &made.listers, nominated: &nominated, now };
     let timeout = std::time::Duration::from_secs(1);
-    let plugin = super::VolumeBinding { timeout, shape: None };
+    let plugin = super::VolumeBinding { timeout, shape: None, attributes: true };
     let begin = || {
         let mut state = CycleState::default();
         plugin.pre_filter(cx, &mut state, &user()).expect("claims are there");
