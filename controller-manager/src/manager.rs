@@ -310,4 +310,59 @@ mod tests {
         want.sort_unstable();
         assert_eq!(unread, want);
     }
+
+    /// A server that answers every request, and the paths of those that have come.
+    async fn serve_paths() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("port");
+        let address = listener.local_addr().expect("address");
+        let (sender, paths) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    let mut part = [0; 4096];
+                    while let Ok(read @ 1..) = stream.read(&mut part).await {
+                        let text = String::from_utf8_lossy(&part[..read]).into_owned();
+                        let _ = sender.send(text.split(' ').nth(1).unwrap_or_default().to_owned());
+                        let reply = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+                        if stream.write_all(reply.as_bytes()).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        (address, paths)
+    }
+
+    /// Sends a request in a task of its own.
+    fn ask(client: kube::Client, path: &'static str) {
+        let request = http::Request::builder().uri(path).body(Vec::new()).expect("request");
+        tokio::spawn(async move { client.request_text(request).await });
+    }
+
+    #[tokio::test]
+    async fn renewals_of_the_lease_wait_behind_no_other_request() {
+        let (address, mut paths) = serve_paths().await;
+        let master = format!("--master=http://{address}");
+        let args = [master.as_str(), "--kube-api-qps=0.1", "--kube-api-burst=1"];
+        let flags = FlagSet::of("kube-controller-manager", &args).expect("flags");
+        let (clients, leases) = clients(&flags, false).await.expect("clients");
+        // The second one has to wait for ten seconds.
+        let main = clients.main.client();
+        ask(main.clone(), "/first");
+        ask(main, "/second");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        ask(leases.client(), "/lease");
+        let seen = async {
+            let mut seen = Vec::new();
+            while !seen.contains(&"/lease".to_owned()) {
+                seen.extend(paths.recv().await);
+            }
+            seen
+        };
+        let seen = tokio::time::timeout(Duration::from_secs(5), seen).await.expect("the renewal waits");
+        assert!(seen.contains(&"/first".to_owned()) && !seen.contains(&"/second".to_owned()), "{seen:?}");
+    }
 }

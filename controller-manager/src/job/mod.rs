@@ -8,9 +8,10 @@ mod manage;
 mod metrics;
 pub mod per_index;
 pub mod plan;
+mod released;
 pub mod success_policy;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use shared::workqueue::Queue;
 
 use self::backoff::BackoffRecord;
 use self::plan::Snapshot;
+use self::released::Released;
 use crate::engine::action::Action;
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -43,8 +45,7 @@ struct Jobs {
     expectations: Arc<Expectations>,
     /// Failures of each job, with the uid of the job that had that name.
     failures: Mutex<HashMap<Key, (String, BackoffRecord)>>,
-    /// Pods that were let go although the cache still shows their finalizer.
-    released: Mutex<HashMap<Key, HashSet<String>>>,
+    released: Released,
 }
 
 fn selects(job: &Job, pod: &Pod) -> bool {
@@ -67,7 +68,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             pods: pods.store(),
             expectations: Arc::clone(&expectations),
             failures: Mutex::default(),
-            released: Mutex::default(),
+            released: Released::default(),
         });
         let (wake, watcher, lost) = (queue.clone(), Arc::clone(&this), orphans.clone());
         jobs.add_handler(move |event: &Event<Job>| {
@@ -127,7 +128,7 @@ impl Jobs {
         let Some(job) = self.jobs.get(&key.namespace, &key.name) else {
             self.expectations.forget(key);
             self.failures.lock().remove(key);
-            self.released.lock().remove(key);
+            self.released.forget(key);
             return Ok(None);
         };
         let uid = object::uid(&job.metadata).to_owned();
@@ -148,7 +149,7 @@ impl Jobs {
         let now = clock::now();
         let record = self.failures.lock().get(key).filter(|(of, _)| *of == uid).map(|(_, record)| *record);
         let record = record.unwrap_or_default();
-        let released = self.still_released(key, &pods);
+        let released = self.released.still_shown(key, &pods);
         let backoff = record.remaining(now);
         let (settled, forgets_start) = (unmet.is_none(), self.forgets_start);
         let first = Snapshot { job, pods, released, settled, backoff, forgets_start };
@@ -168,20 +169,6 @@ impl Jobs {
         synced.map(|again| [again, unmet].into_iter().flatten().min())
     }
 
-    /// Pods of a job that were let go and still show their finalizer; others are forgotten.
-    fn still_released(&self, key: &Key, pods: &[Arc<Pod>]) -> HashSet<String> {
-        let mut all = self.released.lock();
-        let Some(released) = all.get_mut(key) else { return HashSet::new() };
-        let shown: HashSet<&str> =
-            pods.iter().filter(|p| finalizer::tracked(p)).map(|p| object::uid(&p.metadata)).collect();
-        released.retain(|uid| shown.contains(&**uid));
-        let left = released.clone();
-        if left.is_empty() {
-            all.remove(key);
-        }
-        left
-    }
-
     async fn carry_out(
         &self,
         key: &Key,
@@ -196,9 +183,9 @@ impl Jobs {
                 Action::Patch { body, .. } => body["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
                 _ => String::new(),
             };
-            self.released.lock().entry(key.clone()).or_default().insert(pod.clone());
+            self.released.begin(key, &pod);
             if let Err(e) = self.executor.one(action).await {
-                self.released.lock().entry(key.clone()).or_default().remove(&pod);
+                self.released.failed(key, &pod);
                 // The watch tells that it is gone, or has told already.
                 if !e.not_found() {
                     return Err(e);

@@ -286,3 +286,26 @@ fn a_suspended_job_forgets_its_start_if_told_to() {
         assert_eq!(status(&d)["startTime"], want, "{forgets}");
     }
 }
+
+#[test]
+fn of_surplus_pods_the_one_goes_that_became_ready_last() {
+    let ready = |uid: &str, since: &str, cost: &str| {
+        let mut pod = pod(uid, "Running");
+        pod["spec"] = json!({"nodeName": "n"});
+        pod["metadata"]["annotations"] = json!({"controller.kubernetes.io/pod-deletion-cost": cost});
+        pod["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "lastTransitionTime": since}]);
+        pod
+    };
+    let started = json!({"startTime": "2025-12-01T00:00:00Z", "uncountedTerminatedPods": {}});
+    // Ages that a replica set would take for alike, and costs that only it heeds.
+    for (first, second, goes) in
+        [("2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z", "b"), ("2026-01-01T00:00:02Z", "2026-01-01T00:00:01Z", "a")]
+    {
+        let pods = vec![ready("a", first, "5"), ready("b", second, "5")];
+        let few = job(json!({"parallelism": 1}), started.clone());
+        assert_eq!(log(&plan(&snapshot(few, pods), now())), [format!("release {goes}"), format!("delete {goes}")]);
+    }
+    let pods = vec![ready("a", "2026-01-01T00:00:01Z", "-9"), ready("b", "2026-01-01T00:00:02Z", "9")];
+    let few = job(json!({"parallelism": 1}), started);
+    assert_eq!(log(&plan(&snapshot(few, pods), now())), ["release b", "delete b"]);
+}

@@ -13,16 +13,16 @@ use super::store::{Name, key};
 use super::verbs;
 
 /// Time for controllers to come to rest.
-const SETTLED: Duration = Duration::from_secs(30);
+pub(super) const SETTLED: Duration = Duration::from_secs(30);
 
 /// A server with some controllers, or none yet.
-struct Scene {
-    server: Arc<Server>,
+pub(super) struct Scene {
+    pub(super) server: Arc<Server>,
     manager: Option<Manager>,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::over(Server::new(Fault::None))
     }
 
@@ -34,7 +34,7 @@ impl Scene {
         scene
     }
 
-    async fn start(&mut self, controllers: &str) {
+    pub(super) async fn start(&mut self, controllers: &str) {
         self.start_with(controllers, &[]).await;
     }
 
@@ -44,7 +44,7 @@ impl Scene {
         self.manager = Some(Manager::start(&self.server, &all).await);
     }
 
-    fn create(&self, object: &Value) -> Value {
+    pub(super) fn create(&self, object: &Value) -> Value {
         let (api, kind) = (object["apiVersion"].as_str().expect("a version"), object["kind"].as_str().expect("a kind"));
         let row = rows().find(|r| r.kind == kind && r.api_version() == api).expect("a served kind");
         let namespace = if row.namespaced { "ns" } else { "" };
@@ -59,13 +59,13 @@ impl Scene {
         store.put(&key(row), made)
     }
 
-    fn delete(&self, plural: &str, name: &str, options: &Value) {
+    pub(super) fn delete(&self, plural: &str, name: &str, options: &Value) {
         let row = rows().find(|r| r.plural == plural && r.is_stored()).expect("a served resource");
         let name: Name = (if row.namespaced { "ns".to_owned() } else { String::new() }, name.to_owned());
         verbs::delete(&mut self.server.store.lock(), row, &name, options).expect("deleted");
     }
 
-    fn names(&self, group: &str, plural: &str) -> Vec<String> {
+    pub(super) fn names(&self, group: &str, plural: &str) -> Vec<String> {
         let all = self.server.store.lock().list(&(group.to_owned(), plural.to_owned()), "");
         all.iter().filter_map(|o| o["metadata"]["name"].as_str().map(str::to_owned)).collect()
     }
@@ -78,7 +78,7 @@ impl Scene {
     }
 
     /// Events of a reason, each as often as it was repeated.
-    fn events(&self, reason: &str) -> u64 {
+    pub(super) fn events(&self, reason: &str) -> u64 {
         let all = self.server.store.lock().list(&(String::new(), "events".into()), "");
         all.iter().filter(|e| e["reason"] == reason).map(|e| e["count"].as_u64().unwrap_or(1)).sum()
     }

@@ -25,6 +25,9 @@ use super::verbs::{self, Refusal, refuse};
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
+/// Pause between two looks whether a resource is still stalled.
+const STALL: Duration = Duration::from_millis(100);
+
 /// The server.
 pub(super) struct Server {
     pub(super) store: Mutex<Store>,
@@ -48,6 +51,8 @@ pub(super) struct Server {
     pub(super) meddling: Mutex<Option<String>>,
     /// A resource whose lists and watches fail.
     pub(super) unlistable: Mutex<String>,
+    /// A resource whose watches tell nothing new.
+    pub(super) stalled: Mutex<String>,
     /// Source of lags, and how many there were.
     seed: u64,
     lags: AtomicU64,
@@ -181,6 +186,7 @@ impl Server {
             delay: Mutex::default(),
             meddling: Mutex::default(),
             unlistable: Mutex::new(unlistable.to_owned()),
+            stalled: Mutex::default(),
             seed,
             lags: AtomicU64::new(0),
         })
@@ -439,7 +445,7 @@ impl Server {
                 }
                 let more = async {
                     news.changed().await.ok()?;
-                    server.late().await;
+                    server.late(&resource.1).await;
                     Some(())
                 };
                 tokio::select! {
@@ -454,8 +460,11 @@ impl Server {
         Response::new(StreamBody::new(frames).boxed_unsync())
     }
 
-    /// Waits as long as watches are behind.
-    async fn late(&self) {
+    /// Waits as long as watches of a resource are behind.
+    async fn late(&self, plural: &str) {
+        while *self.stalled.lock() == plural {
+            tokio::time::sleep(STALL).await;
+        }
         if self.fault == Fault::Lag {
             tokio::time::sleep(lag(self.seed, self.lags.fetch_add(1, Ordering::SeqCst))).await;
         }

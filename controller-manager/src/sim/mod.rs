@@ -17,6 +17,7 @@ mod strategy;
 mod verbs;
 
 mod adoption;
+mod behind;
 mod cost;
 mod ends;
 mod held;
