@@ -37,6 +37,8 @@ struct Deployments {
     deployments: Store<Deployment>,
     sets: Store<ReplicaSet>,
     pods: Store<Pod>,
+    /// Terminating pods are told in the status.
+    terminating: bool,
 }
 
 fn selects(d: &Deployment, set: &ReplicaSet) -> bool {
@@ -53,6 +55,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             deployments: deployments.store(),
             sets: sets.store(),
             pods: pods.store(),
+            terminating: cx.gate("DeploymentReplicaSetTerminatingReplicas"),
         });
         owned::watch(&deployments, &queue);
         owned::watch_children(&sets, cx.selectors(), queue.clone(), selects);
@@ -94,7 +97,7 @@ impl Deployments {
                 pods = sets.iter().flat_map(|s| self.pods.by_index(BY_CONTROLLER, object::uid(&s.metadata))).collect();
             }
         }
-        let snapshot = Snapshot { deployment, sets, pods };
+        let snapshot = Snapshot { deployment, sets, pods, terminating: self.terminating };
         let now = clock::now();
         let actions = plan::plan(&snapshot, now);
         let created = actions.iter().find_map(|a| match a {

@@ -34,6 +34,8 @@ pub struct Snapshot {
     pub sets: Vec<Arc<ReplicaSet>>,
     /// The pods of those sets (only Recreate looks at them).
     pub pods: Vec<Arc<Pod>>,
+    /// Terminating pods are told in the status.
+    pub terminating: bool,
 }
 
 /// The next writes for this deployment.
@@ -435,12 +437,13 @@ impl<'a> Rollout<'a> {
         let new = self.new.map(|i| &self.sets[i]);
         let before = &self.snapshot.deployment;
         let mut d = self.d.clone();
-        let status = if judge_progress_now {
+        let mut status = if judge_progress_now {
             // Progress is judged against what is stored, conditions start from what this round noted.
             status::rollout(&self.d, &self.sets, new, self.now)
         } else {
             status::calculate(&self.d, &self.sets, new, self.now)
         };
+        status.terminating_replicas = status.terminating_replicas.filter(|_| self.snapshot.terminating);
         let again = if judge_progress { status::recheck(&self.d, &status, self.now) } else { None };
         d.status = Some(status);
         actions.extend(self.actions);

@@ -53,6 +53,7 @@ impl World {
             deployment: Arc::new(serde_json::from_value(self.deployment.clone()).expect("deployment")),
             sets: self.sets.iter().map(|v| Arc::new(serde_json::from_value(v.clone()).expect("set"))).collect(),
             pods: vec![],
+            terminating: true,
         }
     }
 
@@ -265,4 +266,20 @@ fn names_of_sets_have_room_for_their_hash() {
         assert_eq!(set_name(&name, "abc"), wanted);
     }
     assert_eq!(set_name(&"x".repeat(253), "5d4b9c6f5d").len(), LONGEST_NAME);
+}
+
+#[test]
+fn terminating_pods_are_told_behind_their_gate() {
+    for (terminating, want) in [(true, Some(2)), (false, None)] {
+        let mut snapshot = World::new(3, "new").set("new", 3, 3, 3).snapshot();
+        snapshot.terminating = terminating;
+        for set in &mut snapshot.sets {
+            Arc::make_mut(set).status.get_or_insert_default().terminating_replicas = Some(2);
+        }
+        let told = plan(&snapshot, now()).into_iter().find_map(|a| match a {
+            Action::Update { path, body } if path.ends_with("/status") => Some(body["status"].clone()),
+            _ => None,
+        });
+        assert_eq!(told.expect("a status")["terminatingReplicas"].as_i64(), want, "{terminating}");
+    }
 }

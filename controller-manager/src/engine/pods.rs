@@ -165,15 +165,28 @@ pub fn crowding<'a>(related: impl IntoIterator<Item = &'a Pod>) -> HashMap<Strin
     on_node
 }
 
+/// Criteria of the order in which surplus replicas go.
+#[derive(Clone, Copy, Debug)]
+pub struct DeletionCriteria<'a> {
+    /// Counts of related pods by node.
+    pub on_node: &'a HashMap<String, usize>,
+    /// Annotations make pods cheap or dear (PodDeletionCost).
+    pub costs: bool,
+    /// The current time.
+    pub now: Timestamp,
+}
+
 /// Order in which surplus replicas go: unassigned, pending, unready, cheap, crowded, recently ready, often restarted,
 /// recently created.
 #[must_use]
-pub fn deletion_order(a: &Pod, b: &Pod, on_node: &HashMap<String, usize>, now: Timestamp) -> Ordering {
+pub fn deletion_order(a: &Pod, b: &Pod, by: DeletionCriteria<'_>) -> Ordering {
+    let DeletionCriteria { on_node, costs, now } = by;
+    let cost = |p: &Pod| if costs { deletion_cost(p) } else { 0 };
     let rank = |p: &Pod| on_node.get(node(p)).copied().unwrap_or(0);
     let since = |p: &Pod| ready_since(p).unwrap_or(Timestamp::UNIX_EPOCH);
     standing(a)
         .cmp(&standing(b))
-        .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
+        .then_with(|| cost(a).cmp(&cost(b)))
         .then_with(|| rank(b).cmp(&rank(a)))
         .then_with(|| if ready(a) && ready(b) { later_first(since(a), since(b), now) } else { Ordering::Equal })
         .then_with(|| restarts(b).cmp(&restarts(a)))
@@ -307,7 +320,9 @@ mod tests {
             };
             let [a, b, c] = seeds.map(replica);
             let now = "2026-01-02T00:00:00Z".parse().expect("time");
-            let by_deletion = |a: &Pod, b: &Pod| deletion_order(a, b, &HashMap::new(), now);
+            let on_node = HashMap::new();
+            let by = DeletionCriteria { on_node: &on_node, costs: true, now };
+            let by_deletion = |a: &Pod, b: &Pod| deletion_order(a, b, by);
             let orders: [&dyn Fn(&Pod, &Pod) -> Ordering; 2] = [&by_deletion, &activity_order];
             for order in orders {
                 proptest::prop_assert_eq!(order(&a, &b), order(&b, &a).reverse());
@@ -351,8 +366,13 @@ mod tests {
         ];
         let crowd = HashMap::from([("n1".to_owned(), 1), ("n2".to_owned(), 2)]);
         let now = "2026-01-02T00:00:00Z".parse().expect("time");
-        pods.sort_by(|a, b| deletion_order(a, b, &crowd, now));
-        let names: Vec<_> = pods.iter().map(|p| name(&p.metadata)).collect();
-        assert_eq!(names, ["unassigned", "unready", "crowded-a", "crowded-b", "plain", "dear"]);
+        for (costs, want) in [
+            (true, ["unassigned", "unready", "crowded-a", "crowded-b", "plain", "dear"]),
+            (false, ["unassigned", "unready", "crowded-a", "crowded-b", "dear", "plain"]),
+        ] {
+            pods.sort_by(|a, b| deletion_order(a, b, DeletionCriteria { on_node: &crowd, costs, now }));
+            let names: Vec<_> = pods.iter().map(|p| name(&p.metadata)).collect();
+            assert_eq!(names, want, "costs count: {costs}");
+        }
     }
 }

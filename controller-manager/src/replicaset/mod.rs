@@ -38,6 +38,8 @@ struct Replicas<K: Set> {
     executor: Executor,
     /// Terminating pods are reported.
     terminating: bool,
+    /// Annotations make pods cheap or dear to delete.
+    costs: bool,
     sets: Store<K>,
     pods: Store<Pod>,
     namespaces: Store<Namespace>,
@@ -68,6 +70,7 @@ fn wire<K: Set>(cx: &Context, name: &'static str, workers: usize) {
     let this = Arc::new(Replicas::<K> {
         executor: cx.executor(K::ACCOUNT, K::COMPONENT),
         terminating: cx.gate("DeploymentReplicaSetTerminatingReplicas"),
+        costs: cx.gate("PodDeletionCost"),
         sets: sets.store(),
         pods: pods.store(),
         namespaces: cx.informer::<Namespace>().store(),
@@ -122,6 +125,7 @@ impl<K: Set> Replicas<K> {
             related: self.related(&set, &pods),
             pods,
             tallied,
+            costs: self.costs,
         };
         // Each pod that goes with its namespace would otherwise bring a try that is bound to fail.
         let actions =

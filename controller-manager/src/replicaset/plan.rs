@@ -11,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::engine::action::Action;
 use crate::engine::pod::{Labels, Pod};
+use crate::engine::pods::DeletionCriteria;
 use crate::engine::tally::Groups;
 use crate::engine::{object, pods};
 
@@ -40,6 +41,8 @@ pub struct Snapshot {
     pub tallied: Option<Tallied>,
     /// Pods of sets with the same owner; nodes crowded by them lose surplus replicas first.
     pub related: Vec<Arc<Pod>>,
+    /// Annotations make pods cheap or dear to delete.
+    pub costs: bool,
 }
 
 /// Counts in a set's status.
@@ -120,7 +123,8 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> Vec<Action> {
     } else if active.len() > want {
         let surplus = (active.len() - want).min(BURST);
         let crowding = pods::crowding(s.related.iter().map(AsRef::as_ref));
-        active.sort_by(|a, b| pods::deletion_order(a, b, &crowding, now));
+        let by = DeletionCriteria { on_node: &crowding, costs: s.costs, now };
+        active.sort_by(|a, b| pods::deletion_order(a, b, by));
         actions.extend(active.iter().take(surplus).map(|p| Action::DeletePod {
             namespace: s.namespace.clone(),
             name: object::name(&p.metadata).to_owned(),
@@ -230,6 +234,7 @@ mod tests {
             related: pods.clone(),
             pods,
             tallied: None,
+            costs: true,
         }
     }
 
@@ -275,6 +280,25 @@ mod tests {
             assert_eq!(shape(&plan(&snapshot, now())), want, "{name}");
         }
         assert_eq!(plan(&set(2000, vec![]), now()).len(), BURST);
+    }
+
+    #[test]
+    fn cheap_pods_go_first_where_costs_count() {
+        let costing = |name: &str, cost: &str| {
+            let mut pod = pod(name, "Running", Some("2026-01-01T00:00:00Z"), false);
+            let costs = std::collections::BTreeMap::from([(
+                "controller.kubernetes.io/pod-deletion-cost".to_owned(),
+                cost.to_owned(),
+            )]);
+            let given: Pod = serde_json::from_value(json!({"metadata": {"annotations": costs}})).expect("metadata");
+            Arc::make_mut(&mut pod).metadata.annotations = given.metadata.annotations;
+            pod
+        };
+        // Without costs uids decide.
+        for (costs, goes) in [(true, "delete b"), (false, "delete a")] {
+            let set = Snapshot { costs, ..set(1, vec![costing("a", "9"), costing("b", "-1")]) };
+            assert_eq!(shape(&plan(&set, now())), [goes], "{costs}");
+        }
     }
 
     #[test]

@@ -49,6 +49,8 @@ struct Quotas {
     /// Device classes, where pods request devices as extended resources.
     classes: Option<Store<DeviceClass>>,
     hub: Hub,
+    /// There are classes of attributes of volumes.
+    attributes: bool,
 }
 
 /// Wire the resource quota controller.
@@ -76,11 +78,16 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             devices: devices.as_ref().map(Informer::store),
             classes: classes.as_ref().map(Informer::store),
             hub: cx.hub().clone(),
+            attributes: cx.gate("VolumeAttributesClass"),
         });
         watch_quotas(&quotas, &queue, &first);
         let replenish = replenisher(quotas.store(), queue.clone());
         watch_pods(&pods, replenish.clone());
-        watch_others(&services, &claims, devices.as_ref(), &replenish);
+        watch_services(&services, replenish.clone());
+        watch_claims(&claims, this.attributes, replenish.clone());
+        if let Some(devices) = &devices {
+            watch_devices(devices, replenish.clone());
+        }
         let with_devices = devices.is_some();
         cx.hub().listen(move |served: &Served, change: &MetadataChange<'_>| {
             if let MetadataChange::Deleted(meta) = change
@@ -134,14 +141,8 @@ fn watch_pods(pods: &Informer<Pod>, again: impl Fn(&str, Counted<'_>) + Send + S
     });
 }
 
-/// Watches the other objects that are counted by more than their number.
-fn watch_others(
-    services: &Informer<Service>,
-    claims: &Informer<PersistentVolumeClaim>,
-    devices: Option<&Informer<ResourceClaim>>,
-    replenish: &(impl Fn(&str, Counted<'_>) + Clone + Send + Sync + 'static),
-) {
-    let again = replenish.clone();
+/// Quotas of a namespace are counted anew when a service goes, or becomes one of another kind.
+fn watch_services(services: &Informer<Service>, again: impl Fn(&str, Counted<'_>) + Send + Sync + 'static) {
     services.add_handler(move |event: &Event<Service>| {
         let kind = |s: &Service| s.spec.as_ref().and_then(|x| x.type_.clone());
         match event {
@@ -152,22 +153,30 @@ fn watch_others(
             _ => {}
         }
     });
-    let again = replenish.clone();
+}
+
+/// Quotas of a namespace are counted anew when a claim goes, or counts otherwise.
+fn watch_claims(
+    claims: &Informer<PersistentVolumeClaim>,
+    attributes: bool,
+    again: impl Fn(&str, Counted<'_>) + Send + Sync + 'static,
+) {
     claims.add_handler(move |event: &Event<PersistentVolumeClaim>| match event {
         Event::Deleted(c) => again(object::namespace(&c.metadata), Counted::Claims),
-        Event::Updated { old, new } if usage::claim_changes(old, new) => {
+        Event::Updated { old, new } if usage::claim_changes(old, new, attributes) => {
             again(object::namespace(&new.metadata), Counted::Claims)
         }
         _ => {}
     });
-    if let Some(devices) = devices {
-        let again = replenish.clone();
-        devices.add_handler(move |event: &Event<ResourceClaim>| {
-            if let Event::Deleted(c) = event {
-                again(object::namespace(&c.metadata), Counted::Devices);
-            }
-        });
-    }
+}
+
+/// Quotas of a namespace are counted anew when a claim of devices goes.
+fn watch_devices(devices: &Informer<ResourceClaim>, again: impl Fn(&str, Counted<'_>) + Send + Sync + 'static) {
+    devices.add_handler(move |event: &Event<ResourceClaim>| {
+        if let Event::Deleted(c) = event {
+            again(object::namespace(&c.metadata), Counted::Devices);
+        }
+    });
 }
 
 /// A change for which a quota may have to be counted anew.
@@ -247,7 +256,8 @@ impl Quotas {
         for pod in self.pods.list_namespace(&key.namespace).iter().filter(|p| usage::in_scope(spec, p)) {
             usage::add(&mut sum, &usage::pod(pod, now));
         }
-        for claim in self.claims.list_namespace(&key.namespace).iter().filter(|c| usage::claim_in_scope(spec, c)) {
+        let in_scope = |c: &&Arc<PersistentVolumeClaim>| usage::claim_in_scope(spec, c, self.attributes);
+        for claim in self.claims.list_namespace(&key.namespace).iter().filter(in_scope) {
             usage::add(&mut sum, &usage::claim(claim));
         }
         let scoped = usage::scoped(spec);

@@ -269,10 +269,14 @@ pub fn scoped(spec: &ResourceQuotaSpec) -> bool {
         || spec.scope_selector.as_ref().and_then(|s| s.match_expressions.as_ref()).is_some_and(|e| !e.is_empty())
 }
 
-/// Reports whether all scopes of a quota match a claim: the only one that is about claims is their attributes class.
+/// Reports whether all scopes of a quota match a claim: the only one that is about claims is their attributes class, where
+/// there are such (`attributes`).
 #[must_use]
-pub fn claim_in_scope(spec: &ResourceQuotaSpec, claim: &PersistentVolumeClaim) -> bool {
+pub fn claim_in_scope(spec: &ResourceQuotaSpec, claim: &PersistentVolumeClaim, attributes: bool) -> bool {
     const SCOPE: &str = "VolumeAttributesClass";
+    if !attributes {
+        return !scoped(spec);
+    }
     let classes = attributes_classes(claim);
     let plain = spec.scopes.iter().flatten().all(|s| s == SCOPE && !classes.is_empty());
     let selected = spec.scope_selector.iter().flat_map(|s| s.match_expressions.iter().flatten()).all(|r| {
@@ -292,13 +296,13 @@ fn attributes_classes(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
     [asked, given, target].into_iter().flatten().filter(|c| !c.is_empty()).collect()
 }
 
-/// Reports whether a claim was given another amount, or is in another scope.
+/// Reports whether a claim was given another amount, or is in another scope where classes of attributes make such.
 #[must_use]
-pub fn claim_changes(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+pub fn claim_changes(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim, attributes: bool) -> bool {
     fn given(c: &PersistentVolumeClaim) -> Option<&Stored> {
         c.status.as_ref()?.allocated_resources.as_ref()?.get("storage")
     }
-    given(old) != given(new) || attributes_classes(old) != attributes_classes(new)
+    given(old) != given(new) || (attributes && attributes_classes(old) != attributes_classes(new))
 }
 
 fn matches_class(operator: &str, some: bool, listed: bool) -> bool {

@@ -168,15 +168,19 @@ fn changes_that_matter() {
         (json!({"allocatedResources": {"storage": "1Gi"}}), true),
     ] {
         let new = claim(json!({"spec": {"volumeAttributesClassName": "a"}, "status": status}));
-        assert_eq!(claim_changes(&plain, &new), want);
+        assert_eq!(claim_changes(&plain, &new, true), want);
+        let amount = new.status.as_ref().is_some_and(|s| s.allocated_resources.is_some());
+        assert_eq!(claim_changes(&plain, &new, false), amount);
     }
     let both =
         claim(json!({"spec": {"volumeAttributesClassName": "a"}, "status": {"currentVolumeAttributesClassName": "b"}}));
     for (operator, class, want) in [("In", "b", true), ("In", "c", false), ("NotIn", "a", true), ("Exists", "", true)] {
         let spec = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": operator, "values": [class]}]}});
         let spec: ResourceQuotaSpec = serde_json::from_value(spec).expect("quota");
-        assert_eq!(claim_in_scope(&spec, &both), want, "{operator} {class}: any of its classes will do");
+        assert_eq!(claim_in_scope(&spec, &both, true), want, "{operator} {class}: any of its classes will do");
+        assert!(!claim_in_scope(&spec, &both, false), "{operator} {class}: without the gate there is no such scope");
     }
+    assert!(claim_in_scope(&ResourceQuotaSpec::default(), &both, false));
     let uneven = claim(json!({"spec": {"resources": {"requests": {"storage": "1500m"}}}}));
     assert_eq!(shown(&super::claim(&uneven))["requests.storage"], "2");
 }

@@ -17,7 +17,7 @@ use shared::types::ephemeral_claim;
 use shared::workqueue::Queue;
 
 use self::cache::Cache;
-use self::plan::{Conflict, Mixed};
+use self::plan::{Conflict, Mixed, Use};
 use crate::attach_detach::listed::Listed;
 use crate::attach_detach::volume::Attachable;
 use crate::engine::context::Context;
@@ -38,6 +38,8 @@ struct Warnings {
     volumes: Store<PersistentVolume>,
     drivers: Store<CSIDriver>,
     used: Mutex<Cache>,
+    /// Volumes are mounted with labels at all (SELinuxMountReadWriteOncePod).
+    mounts_labels: bool,
 }
 
 /// A volume that can be mounted with a label, or could if its driver said so.
@@ -67,6 +69,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             volumes: volumes.store(),
             drivers: drivers.store(),
             used: Mutex::default(),
+            mounts_labels: cx.gate("SELinuxMountReadWriteOncePod"),
         });
         let wake = queue.clone();
         pods.add_handler(move |event: &Event<Pod>| {
@@ -187,7 +190,11 @@ impl Warnings {
                 },
                 None => inline(volume, &key.namespace),
             };
-            match plan::wanted(&pod, name, found.as_ref().is_some_and(|f| self.labelled(f))) {
+            let wanted = match self.mounts_labels {
+                true => plan::wanted(&pod, name, found.as_ref().is_some_and(|f| self.labelled(f))),
+                false => Ok(Use::unlabelled()),
+            };
+            match wanted {
                 Err(Mixed) => {
                     let text =
                         format!("Volume {name:?} is mounted twice with different SELinux labels inside this pod");

@@ -23,6 +23,14 @@ pub struct Use {
     pub policy: String,
 }
 
+impl Use {
+    /// Returns how a pod uses a volume whose files are labelled one by one.
+    #[must_use]
+    pub fn unlabelled() -> Self {
+        Self { label: String::new(), policy: RECURSIVE.to_owned() }
+    }
+}
+
 /// Two pods that are in each other's way, from the first one's side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Conflict {

@@ -20,6 +20,7 @@ mod adoption;
 mod behind;
 mod cost;
 mod ends;
+mod gates;
 mod held;
 mod properties;
 mod silence;

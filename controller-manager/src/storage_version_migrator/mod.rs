@@ -58,11 +58,15 @@ impl Stop {
 /// Wire the migrator.
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
-        if !cx.gate("StorageVersionMigrator") {
+        if !cx.gate("StorageVersionMigrator") || !cx.gate("InformerResourceVersion") {
             return Ok(Started::Skipped);
         }
         if !cx.settings().garbage_collector {
             return Err(RestError::other("storage version migrator requires garbage collector"));
+        }
+        if !cx.gate("InOrderInformers") {
+            let why = "storage version migrator requires the InOrderInformers feature gate to be enabled";
+            return Err(RestError::other(why));
         }
         let Some(migrations) = cx.served::<StorageVersionMigration>().await? else { return Ok(Started::Skipped) };
         let queue: Queue<Key> = Queue::new(NAME);

@@ -38,9 +38,9 @@ pub fn bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> boo
         && (uid.is_empty() || uid == object::uid(&claim.metadata))
 }
 
-/// Returns why a volume named by a claim cannot serve it.
+/// Returns why a volume named by a claim cannot serve it; `attributes`: there are classes of attributes.
 #[must_use]
-pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
+pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim, attributes: bool) -> Option<String> {
     if object::deleting(&volume.metadata) {
         return Some(format!("the volume is marked for deletion {:?}", object::name(&volume.metadata)));
     }
@@ -48,6 +48,8 @@ pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opt
         "requested PV is too small"
     } else if volume_class(volume) != claim_class(claim) {
         "storageClassName does not match"
+    } else if !attributes && (has_attributes(volume) || asks_for_attributes(claim)) {
+        "volumeAttributesClassName is not supported when the feature-gate VolumeAttributesClass is disabled"
     } else if !same_attributes(volume, claim) {
         "volumeAttributesClassName does not match"
     } else if !same_mode(volume, claim) {
@@ -60,10 +62,26 @@ pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opt
     Some(why.to_owned())
 }
 
+fn attributes_of(volume: &PersistentVolume) -> &str {
+    volume.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref()).unwrap_or_default()
+}
+
+fn attributes_for(claim: &PersistentVolumeClaim) -> &str {
+    claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref()).unwrap_or_default()
+}
+
+fn has_attributes(volume: &PersistentVolume) -> bool {
+    !attributes_of(volume).is_empty()
+}
+
+/// Reports whether a claim asks for a class of attributes.
+#[must_use]
+pub fn asks_for_attributes(claim: &PersistentVolumeClaim) -> bool {
+    !attributes_for(claim).is_empty()
+}
+
 fn same_attributes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let of_volume = volume.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref());
-    let of_claim = claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref());
-    of_volume.unwrap_or_default() == of_claim.unwrap_or_default()
+    attributes_of(volume) == attributes_for(claim)
 }
 
 /// Reports whether both are file systems, or both are not.
@@ -198,10 +216,12 @@ mod tests {
             ("2Gi", fast(json!({"accessModes": ["ReadOnlyMany"]})), Some("incompatible accessMode")),
             ("2Gi", fast(json!({})), None),
         ] {
-            assert_eq!(mismatch(&volume("v", size, spec), &claim).as_deref(), why);
+            assert_eq!(mismatch(&volume("v", size, spec), &claim, true).as_deref(), why);
         }
+        let off = "volumeAttributesClassName is not supported when the feature-gate VolumeAttributesClass is disabled";
+        assert_eq!(mismatch(&volume("v", "2Gi", fast(json!({}))), &claim, false).as_deref(), Some(off));
         let mut going = PersistentVolume::clone(&volume("v", "2Gi", fast(json!({}))));
         going.metadata.deletion_timestamp = Some(object::seconds(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
-        assert_eq!(mismatch(&going, &claim).as_deref(), Some("the volume is marked for deletion \"v\""));
+        assert_eq!(mismatch(&going, &claim, true).as_deref(), Some("the volume is marked for deletion \"v\""));
     }
 }

@@ -46,6 +46,8 @@ struct Binder {
     claims: Arc<Assumed<PersistentVolumeClaim>>,
     classes: Store<StorageClass>,
     dynamic: bool,
+    /// There are no classes of attributes.
+    without_attributes: bool,
     /// `--enable-hostpath-provisioner`
     host_path: bool,
     pods: Store<Pod>,
@@ -129,6 +131,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             claims: Assumed::follow(&claims),
             classes: cx.informer::<StorageClass>().store(),
             dynamic: cx.settings().dynamic_provisioning,
+            without_attributes: !cx.gate("VolumeAttributesClass"),
             host_path: cx.settings().hostpath_provisioner,
             pods: pods.store(),
             recyclers,
@@ -254,8 +257,8 @@ impl Binder {
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Vec::new() };
         let class = Some(matching::claim_class(&claim)).filter(|c| !c.is_empty()).and_then(|c| self.classes.get("", c));
         let default_class = plan::default_class(&self.classes.list());
-        let mut world =
-            World { volumes: Vec::new(), class, dynamic: self.dynamic, default_class, unscheduled: Vec::new() };
+        let (dynamic, without_attributes) = (self.dynamic, self.without_attributes);
+        let mut world = World { class, dynamic, default_class, without_attributes, ..World::default() };
         world.volumes = self.candidates(&claim, key, world.delayed());
         if world.delayed() {
             world.unscheduled = self.unscheduled(key);

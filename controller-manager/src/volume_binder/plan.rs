@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::quantity::Quantity;
 
 use super::maker::{self, MIGRATED_TO, Maker};
-use super::matching::{best, bound_to, claim_class, mismatch, same_mode};
+use super::matching::{asks_for_attributes, best, bound_to, claim_class, mismatch, same_mode};
 use crate::engine::action::Action;
 use crate::engine::object;
 
@@ -42,6 +42,8 @@ pub struct World {
     pub default_class: Option<String>,
     /// Pods that use the claim and are on no node yet.
     pub unscheduled: Vec<String>,
+    /// There are no classes of attributes (VolumeAttributesClass is off).
+    pub without_attributes: bool,
 }
 
 impl World {
@@ -110,13 +112,15 @@ pub fn claim(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
     match volume {
         // The claim names a volume.
         Some(Some(v)) if bound_to(v, claim) => bind(v, claim),
-        Some(Some(v)) if v.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) => match mismatch(v, claim) {
-            None => bind(v, claim),
-            Some(why) => {
-                let text = format!("Cannot bind to requested volume \"{}\": {why}", object::name(&v.metadata));
-                pending(claim, Some(Action::warning(&claim_reference(claim), "VolumeMismatch", text)))
+        Some(Some(v)) if v.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) => {
+            match mismatch(v, claim, !w.without_attributes) {
+                None => bind(v, claim),
+                Some(why) => {
+                    let text = format!("Cannot bind to requested volume \"{}\": {why}", object::name(&v.metadata));
+                    pending(claim, Some(Action::warning(&claim_reference(claim), "VolumeMismatch", text)))
+                }
             }
-        },
+        }
         Some(Some(v)) => {
             let text = format!("volume \"{}\" already bound to a different claim.", object::name(&v.metadata));
             let event = Action::warning(&claim_reference(claim), "FailedBinding", text);
@@ -131,6 +135,13 @@ pub fn claim(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
 /// A claim that takes any suitable volume.
 fn unnamed(claim: &PersistentVolumeClaim, w: &World) -> Vec<Action> {
     let about = claim_reference(claim);
+    if w.without_attributes && asks_for_attributes(claim) {
+        tracing::error!(
+            claim = object::name(&claim.metadata),
+            "unsupported volumeAttributesClassName is set when the feature-gate VolumeAttributesClass is disabled"
+        );
+        return Vec::new();
+    }
     if let Some(v) = best(claim, &w.volumes, w.delayed()) {
         return bind(v, claim);
     }
