@@ -19,6 +19,7 @@ mod packages;
 mod specification;
 mod testdata;
 mod tree;
+mod upstream;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,7 +33,7 @@ use crate::tree::Tree;
 type Check = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 /// All checks, in the order in which they are printed.
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 17] = [
     ("crate-arrows", arrows::between_crates),
     ("folder-circles", arrows::between_folders),
     ("file-circles", circles::largest),
@@ -48,6 +49,8 @@ const CHECKS: [Check; 15] = [
     ("foreign-packages", packages::foreign),
     ("package-versions", packages::built_twice),
     ("unused-dependencies", packages::unused),
+    ("upstream-paths", upstream::missing_paths),
+    ("upstream-map", upstream::unmapped_files),
 ];
 
 fn main() -> ExitCode {

@@ -1,11 +1,15 @@
 //! The tracked Rust files and test data of the repository, read once.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::lock::{self, Package};
+
+/// The map from upstream's tree.
+pub const UPSTREAM_MAP: &str = "docs/UPSTREAM.md";
 
 /// A Rust file.
 pub struct Source {
@@ -68,6 +72,10 @@ pub struct Tree {
     pub manifests: Vec<(String, String)>,
     /// Packages that are built, those of the workspace included.
     pub packages: Vec<Package>,
+    /// Paths of all tracked files.
+    pub paths: BTreeSet<String>,
+    /// Text of the map from upstream's tree.
+    pub upstream_map: String,
 }
 
 impl Tree {
@@ -92,6 +100,7 @@ impl Tree {
         if !file.exists() {
             return Ok(());
         }
+        self.paths.insert(path.to_owned());
         let text = || std::fs::read_to_string(&file).with_context(|| path.to_owned());
         if path.split('/').any(|part| part == "testdata") {
             self.testdata.push((path.to_owned(), std::fs::read(&file).with_context(|| path.to_owned())?));
@@ -101,6 +110,8 @@ impl Tree {
             self.monitoring.push((path.to_owned(), text()?));
         } else if path.starts_with("proto/k8s/") && path.ends_with(".proto") {
             self.idl.push((path.to_owned(), text()?));
+        } else if path == UPSTREAM_MAP {
+            self.upstream_map = text()?;
         } else if path.ends_with("/Cargo.toml") {
             self.manifests.push((path.to_owned(), text()?));
         }
