@@ -1,4 +1,4 @@
-//! The refusal of what the authorisers do not allow, in upstream's words. Answers for upstream's `ForbiddenMessage`,
+//! The refusal of what the authorisers do not allow, in upstream's words. Answers for upstream's `forbiddenMessage`,
 //! `responsewriters.Forbidden`.
 
 use shared::authz::Attributes;

@@ -1,5 +1,5 @@
 //! `StorageVersionAPI`: what this server encodes resources to, for those who migrate what is stored, and that nothing
-//! is written before that is known. Answers for upstream's `pkg/storageversion` (`UpdateStorageVersionFor`).
+//! is written before that is known. Answers for upstream's `pkg/storageversion` (`updateStorageVersionFor`).
 //!
 //! Each server writes itself into one StorageVersion for each stored resource, once its identity lease is there: who
 //! finds a server without a lease takes it out again. What is pure stands above [`run`].

@@ -1,5 +1,5 @@
 //! Revision up to which the caches have followed one etcd cluster. Answers for upstream's
-//! `conditionalProgressRequester`, `waitUntilFreshAndBlock`.
+//! `ConditionalProgressRequester`, `waitUntilFreshAndBlock`.
 //!
 //! The watch of the [`super::CacheRegistry`] sees every revision, so a cache is as new as revision R when an event at R
 //! or later was seen. A consistent read asks etcd for its revision (one read of no data, shared by all readers that

@@ -1,5 +1,5 @@
 //! Query parameters and the options made from them, checked as upstream checks them. Answers for upstream's
-//! `ValidateListOptions`, `DecodeParametersInto`.
+//! `ValidateListOptions`, `DecodeParameters`.
 
 use proto::Value;
 use shared::flags::parse_decimal;

@@ -1,4 +1,4 @@
-//! Rows of limits, rights and rules. Answers for upstream's `printPodDisruptionBudget`, `printClusterRole`.
+//! Rows of limits, rights and rules. Answers for upstream's `printPodDisruptionBudget`, `printClusterRoleBinding`.
 
 use jiff::Timestamp;
 use proto::Value;

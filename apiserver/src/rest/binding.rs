@@ -1,4 +1,4 @@
-//! Binding a pod to a node. Answers for upstream's `BindingREST.Create`, `setPodHostAndAnnotations`.
+//! Binding a pod to a node. Answers for upstream's `BindingREST.Create`, `setPodNodeAndMetadata`.
 
 use std::sync::Arc;
 

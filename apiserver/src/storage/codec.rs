@@ -1,4 +1,4 @@
-//! Between etcd's bytes, the cache's bytes and trees. Answers for upstream's `decode`, `appendListItem`.
+//! Between etcd's bytes, the cache's bytes and trees. Answers for upstream's `decode`, `DecodeListItem`.
 //!
 //! Rows here are those in whose version objects are kept; etcd may have another one ([`versions`]). Built-in kinds are
 //! stored as upstream's protobuf envelope, a few as JSON, custom resources as JSON or, behind the feature gate, as

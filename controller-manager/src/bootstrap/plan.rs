@@ -1,5 +1,5 @@
 //! Reading bootstrap token secrets, and the signatures made with them. Answers for upstream's
-//! `ComputeDetachedSignature`, `GetSecretString`.
+//! `ComputeDetachedSignature`, `validateSecretForSigning`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

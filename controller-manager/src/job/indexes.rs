@@ -1,4 +1,4 @@
-//! Sets of completion indexes in their stored form, `1,3-5,7`. Answers for upstream's `succeededIndexesFromString`,
+//! Sets of completion indexes in their stored form, `1,3-5,7`. Answers for upstream's `parseIndexesFromString`,
 //! `orderedIntervals`.
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Disks of a node: which of nodefs, imagefs and containerfs are one, what is reclaimed there before pods go, and which
 //! files of a pod count for the shortage of one. Pure. Answers for upstream's `buildSignalToNodeReclaimFuncs`,
-//! `buildSignalToRankFunc`, `HasDedicatedImageFs` and `IsContainerFsSeparateFromImageFs`.
+//! `buildSignalToRankFunc`, `HasDedicatedImageFs` and `HasDedicatedContainerFs`.
 //!
 //! The signals of containerfs need no place of their own: their thresholds are those of the file system that the writable
 //! layers are on (`UpdateContainerFsThresholds`), which is nodefs where images alone are apart, and imagefs otherwise.

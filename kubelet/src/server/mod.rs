@@ -1,7 +1,7 @@
 //! The kubelet's ports: 10250 (TLS, authenticated, authorised), 10255 (plain, read-only, off by default) and
 //! 10248 (health on loopback).
 //! Answers for upstream's `pkg/kubelet/server/server.go` (`InstallAuthNotRequiredHandlers`,
-//! `InstallDebuggingHandlers`).
+//! `InstallAuthRequiredHandlers`).
 //!
 //! Requests for exec, attach and port-forward become upgraded connections that are relayed to the runtime's
 //! streaming server byte by byte, whichever protocol they speak; that is why this room stands on hyper. Nothing here

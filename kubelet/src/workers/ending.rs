@@ -1,5 +1,5 @@
 //! The end of a pod: stopping it, giving back what it had, removing its traces.
-//! Answers for upstream's `SyncTerminatingPod`, `SyncTerminatedPod` and `podResourcesAreReclaimed`.
+//! Answers for upstream's `SyncTerminatingPod`, `SyncTerminatedPod` and `completeTerminated`.
 
 use super::kill;
 use super::worker::{RETRY, Worker};

@@ -1,5 +1,5 @@
 //! One decision: which node for this pod. Answers for upstream's `schedulePod`, `findNodesThatFitPod`,
-//! `prioritizeNodes`, `selectHost`.
+//! `prioritizeNodes`, `newSortedNodeScores`.
 //!
 //! HOT (held by `examples/throughput.rs`): once per pod. Goes by remembered answers where there are any (see
 //! [`super::table`]). The plain way filters nodes in turn, starting where the last cycle stopped, until enough fit; scores

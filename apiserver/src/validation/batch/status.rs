@@ -1,5 +1,5 @@
 //! `status` of a job: counters that fit, conditions that are not taken back. Answers for upstream's
-//! `validateJobStatus`, `validateJobStatusUpdate`.
+//! `validateJobStatus`, `ValidateJobStatusUpdate`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,5 +1,5 @@
 //! Environment variables and the references they are filled from. Answers for upstream's `ValidateEnv`,
-//! `validateEnvFrom`.
+//! `ValidateEnvFrom`.
 
 use proto::Value;
 use shared::status::field::{Error, Path};

@@ -1,5 +1,5 @@
 //! Security contexts of pods and containers. Answers for upstream's `ValidateSecurityContext`,
-//! `ValidatePodSecurityContext`.
+//! `validatePodSpecSecurityContext`.
 
 use std::collections::BTreeSet;
 

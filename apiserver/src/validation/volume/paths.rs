@@ -1,5 +1,5 @@
 //! Paths in volumes. Answers for upstream's `validatePathNoBacksteps`, `validateLocalDescendingPath`,
-//! `validateLocalNonReservedPath`.
+//! `ValidateLocalNonReservedPath`.
 
 use crate::rules::options::FieldErrors;
 use shared::status::field::{Error, Path};
