@@ -63,6 +63,7 @@ const RULES: &[(&str, Rule)] = &[
     ("api.core.v1.PersistentVolumeStatus", cluster::pending),
     ("api.core.v1.Pod", pod::pod),
     ("api.core.v1.PodSpec", pod::pod_spec),
+    ("api.core.v1.PodTemplateSpec", pod::template),
     ("api.core.v1.Probe", pod::probe),
     ("api.core.v1.ProjectedVolumeSource", pod::default_mode),
     ("api.core.v1.ReplicationController", apps::replication_controller),

@@ -5,8 +5,30 @@ use serde_json::{Value, json};
 use super::{Object, child, child_or_new, if_nil, if_zero, items, text};
 use crate::quantity::Quantity;
 
+/// Annotations by which kubelets of old were told of init containers.
+const INIT_CONTAINERS: [&str; 4] = [
+    "pod.alpha.kubernetes.io/init-containers",
+    "pod.beta.kubernetes.io/init-containers",
+    "pod.alpha.kubernetes.io/init-container-statuses",
+    "pod.beta.kubernetes.io/init-container-statuses",
+];
+
+/// Drops annotations that stood for init containers, as upstream does whenever it reads a pod or a template of pods: no old
+/// kubelet is to believe them.
+pub(super) fn template(template: &mut Object) {
+    let Some(metadata) = child(template, "metadata") else { return };
+    let Some(annotations) = child(metadata, "annotations").filter(|annotations| !annotations.is_empty()) else {
+        return;
+    };
+    INIT_CONTAINERS.iter().for_each(|name| drop(annotations.remove(*name)));
+    if annotations.is_empty() {
+        metadata.remove("annotations");
+    }
+}
+
 /// Defaults of pods beyond those of pod templates.
 pub(super) fn pod(pod: &mut Object) {
+    template(pod);
     let Some(spec) = child(pod, "spec") else { return };
     for list in ["containers", "initContainers"] {
         for container in items(spec, list) {
@@ -268,6 +290,35 @@ mod tests {
             ("img@sha256:0123456789012345678901234567890123456789012345678901234567890123", "IfNotPresent"),
         ] {
             assert_eq!(pull_policy(image), policy, "{image}");
+        }
+    }
+
+    #[test]
+    fn annotations_that_stood_for_init_containers_are_dropped_wherever_pods_are_made_of() {
+        for (version, kind, path) in [
+            ("v1", "Pod", ""),
+            ("v1", "PodTemplate", "/template"),
+            ("v1", "ReplicationController", "/spec/template"),
+            ("apps/v1", "Deployment", "/spec/template"),
+            ("apps/v1", "ReplicaSet", "/spec/template"),
+            ("apps/v1", "DaemonSet", "/spec/template"),
+            ("apps/v1", "StatefulSet", "/spec/template"),
+            ("batch/v1", "Job", "/spec/template"),
+            ("batch/v1", "CronJob", "/spec/jobTemplate/spec/template"),
+        ] {
+            let (group, version) = version.split_once('/').unwrap_or(("", version));
+            let message = crate::schema::kind(group, version, kind).expect("a kind");
+            for (kept, stored) in [(json!({"a": "b"}), Some(json!({"a": "b"}))), (json!({}), None)] {
+                let mut object = json!({});
+                let at = path.split('/').skip(1).fold(&mut object, |at, name| &mut at[name]);
+                *at = json!({"metadata": {"annotations": kept}});
+                for name in INIT_CONTAINERS {
+                    at["metadata"]["annotations"][name] = json!("[]");
+                }
+                crate::defaulting::apply(message, &mut object);
+                let annotations = object.pointer(&format!("{path}/metadata/annotations"));
+                assert_eq!(annotations, stored.as_ref(), "{kind}");
+            }
         }
     }
 
