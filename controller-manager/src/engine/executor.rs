@@ -11,6 +11,7 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::Resource;
 use serde_json::{Value, json};
+use tokio::task::coop::consume_budget;
 
 use super::action::{Action, join};
 use super::clock;
@@ -110,6 +111,8 @@ impl Executor {
                 other => other.map(drop),
             },
             Action::Event { about, warning, reason, message } => {
+                // Nothing is waited for: thousands in a row would hold the thread.
+                consume_budget().await;
                 self.events.say(&about, warning, reason, message);
                 Ok(())
             }

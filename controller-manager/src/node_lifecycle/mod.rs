@@ -19,6 +19,7 @@ use shared::informer::{Event, Informer, Store};
 use shared::metrics::Passage;
 use shared::types::from_tree;
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 
 use self::plan::{FailedWrite, Moment, Monitor, Outcomes, World};
 use crate::engine::action::Action;
@@ -172,11 +173,16 @@ impl Watcher {
     /// Looks at all nodes once. What follows from a status is decided when it is known whether that was written.
     async fn look(&self, monitor: &mut Monitor) {
         let (seen, began) = (self.see(), clock::instant());
+        // Each step goes through all nodes: others get their turn in between.
+        yield_now().await;
         let (findings, actions) = self.in_world(&seen, |world, moment| monitor.observe(world, moment));
         let share = took(began, seen.nodes.len(), actions.len());
+        yield_now().await;
         let outcomes = self.write(monitor, actions, share).await;
         let actions = self.in_world(&seen, |world, moment| monitor.follow(world, &findings, &outcomes, moment));
+        yield_now().await;
         report(monitor, &seen.nodes, &actions);
+        yield_now().await;
         self.write(monitor, actions, 0.0).await;
     }
 
