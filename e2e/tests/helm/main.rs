@@ -19,14 +19,13 @@ const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/charts/co
 /// The release of the chart's images, and the one that an upgrade goes to.
 const VERSION: &str = "v1.35.4";
 const NEXT: &str = "v1.35.5";
-/// Values of the tenant that a node joins, beside the defaults.
-const WITH_NODES: [&str; 7] = [
+/// Values of the tenant that a node joins, beside the defaults and the endpoint. Its ranges are of no host cluster.
+const WITH_NODES: [&str; 6] = [
     "--set=etcd.persistence.enabled=false",
     "--set=service.type=NodePort",
     "--set=service.nodePort=30443",
-    "--set=endpoint.host=10.89.0.11",
-    "--set=network.serviceCIDR=10.112.0.0/16",
-    "--set=network.podCIDR=10.245.0.0/16",
+    "--set=network.serviceCIDR=10.208.0.0/16",
+    "--set=network.podCIDR=10.252.0.0/16",
     "--set=apiServer.shutdownDelaySeconds=5",
 ];
 /// Values that make every kind of object there is.
@@ -37,7 +36,7 @@ const VARIANTS: [&[&str]; 4] = [
         "--set=service.loadBalancerClass=example.com/lb",
         "--set=apiServer.replicas=1",
     ],
-    &WITH_NODES,
+    &["--set=service.type=NodePort", "--set=service.nodePort=30443", "--set=endpoint.host=10.89.0.11"],
     &["--set=konnectivity.enabled=true", "--set=konnectivity.mode=http-connect", "--set=konnectivity.endpoint.host=t1"],
 ];
 
@@ -59,7 +58,8 @@ fn tenants_live_in_a_cluster() {
     is_accepted(&cluster, &helm);
     let agent = images::load(&cluster, [VERSION, NEXT]);
     cluster.kubectl("create namespace tenants");
-    let mut first = Tenant::install(&cluster, &helm, "t1", &WITH_NODES);
+    let endpoint = format!("--set=endpoint.host={}", tenant::endpoint(&cluster));
+    let mut first = Tenant::install(&cluster, &helm, "t1", &[&WITH_NODES[..], &[&endpoint]].concat());
     first.works(&helm);
     first.knows_time_zones();
     // With volumes the second has three members of etcd.

@@ -87,7 +87,7 @@ impl<'a> Tenant<'a> {
         });
         let addresses =
             self.kubectl("get endpointslice kubernetes -o jsonpath={.endpoints[*].addresses[*]}:{.ports[*].port}");
-        assert_eq!(addresses, "10.89.0.11:30443");
+        assert_eq!(addresses, format!("{}:30443", endpoint(self.host)));
         // Pods of the control plane run as nobody, and none was killed on the way up.
         let pods = self.host.json(&format!("get pods -n {NAMESPACE} -l app.kubernetes.io/instance={}", self.name));
         let pods = pods["items"].as_array().cloned().unwrap_or_default();
@@ -151,7 +151,7 @@ impl<'a> Tenant<'a> {
             run("curl", &[&asked, user, &[url]].concat(), None).out
         };
         self.host.until("a tenant's own token is good", 30, || {
-            let code = status("https://10.89.0.11:30443/api", &["-H", &bearer]);
+            let code = status(&format!("https://{}:30443/api", endpoint(self.host)), &["-H", &bearer]);
             if code == "200" { Ok(()) } else { Err(code) }
         });
         assert_eq!(status(&own, &["-H", &bearer]), "401", "another's token");
@@ -216,6 +216,11 @@ impl<'a> Tenant<'a> {
     pub fn uninstall(&self, helm: &Helm) {
         helm.must(self.host, &["uninstall", &self.name, "-n", NAMESPACE, "--wait", "--timeout=3m"]);
     }
+}
+
+/// The address at which a tenant's node port is reached: that of the first node.
+pub fn endpoint(host: &Cluster) -> String {
+    host.layout().nodes().first().map(|node| node.address.clone()).expect("the host cluster has a node")
 }
 
 /// Somebody who writes all the time.
