@@ -2,7 +2,8 @@
 //! Measured in CPU time, so that others on the machine do not count.
 
 use apiserver::authz::Observer as _;
-use apiserver::authz::rbac::Index;
+use apiserver::authz::rbac::{GROUP, Index};
+use apiserver::machinery::GroupResource;
 use serde_json::json;
 use shared::authn::UserInfo;
 use shared::authz::{Attributes, Decision};
@@ -33,6 +34,11 @@ fn main() {
     }
 }
 
+/// A resource of RBAC's group.
+fn rbac(plural: &str) -> GroupResource<'_> {
+    GroupResource::new(GROUP, plural)
+}
+
 /// Half of the roles and bindings for the cluster, half in a hundred namespaces; 40 of the bindings are the asker's.
 fn index() -> Index {
     let mut index = Index::default();
@@ -41,18 +47,18 @@ fn index() -> Index {
             {"verbs": ["get", "list", "watch"], "apiGroups": ["apps"], "resources": [format!("r{i}"), "deployments"]},
             {"verbs": ["update", "patch"], "apiGroups": [""], "resources": [format!("s{i}"), "configmaps"]},
             {"verbs": ["*"], "apiGroups": ["example.com"], "resources": ["*/scale"]}]});
-        index.observe("clusterroles", "", &format!("c{i}"), Some(&rules));
-        index.observe("roles", &format!("ns{}", i % 100), &format!("l{i}"), Some(&rules));
+        index.observe(rbac("clusterroles"), "", &format!("c{i}"), Some(&rules));
+        index.observe(rbac("roles"), &format!("ns{}", i % 100), &format!("l{i}"), Some(&rules));
     }
     for i in 0..5000 {
         let subjects = json!([{"kind": "User", "name": format!("u{}", i % 500)}, {"kind": "Group", "name": format!("g{}", i % 250)}]);
         let (name, role) = (format!("b{i}"), format!("c{}", i % 2500));
         let binding =
             json!({"metadata": {"name": name}, "roleRef": {"kind": "ClusterRole", "name": role}, "subjects": subjects});
-        index.observe("clusterrolebindings", "", &name, Some(&binding));
+        index.observe(rbac("clusterrolebindings"), "", &name, Some(&binding));
         let (namespace, role) = (format!("ns{}", i % 100), format!("l{}", i % 2500));
         let binding = json!({"metadata": {"name": name, "namespace": namespace}, "roleRef": {"kind": "Role", "name": role}, "subjects": subjects});
-        index.observe("rolebindings", &namespace, &name, Some(&binding));
+        index.observe(rbac("rolebindings"), &namespace, &name, Some(&binding));
     }
     index
 }

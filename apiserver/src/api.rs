@@ -16,6 +16,7 @@ use shared::run::{Shutdown, TaskGroup};
 use shared::status::Status;
 
 use crate::egress::Egress;
+use crate::machinery::GroupResource;
 use crate::rows::Rows;
 
 /// Request info: verb, resource, namespace and name, read from method and path alone.
@@ -56,22 +57,22 @@ impl RequestInfo {
 
 /// Reads from the watch cache: never waits, never fails, may be a moment behind etcd.
 ///
-/// `group` and `plural` name the resource; objects come in its storage version. Namespace is empty at cluster scope.
+/// Objects come in the storage version of the resource. Namespace is empty at cluster scope.
 pub trait Reader: Send + Sync {
     /// One object.
-    fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    fn get(&self, resource: GroupResource<'_>, namespace: &str, name: &str) -> Option<Arc<Value>>;
     /// All objects, or those of one namespace.
-    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
+    fn list(&self, resource: GroupResource<'_>, namespace: Option<&str>) -> Vec<Arc<Value>>;
     /// Changes whenever any object of the resource changes: compare it before rebuilding something derived.
-    fn version(&self, group: &str, plural: &str) -> u64;
+    fn version(&self, resource: GroupResource<'_>) -> u64;
     /// True once the resource has been read from etcd. Asking starts its cache.
-    fn synced(&self, group: &str, plural: &str) -> bool;
+    fn synced(&self, resource: GroupResource<'_>) -> bool;
     /// The resource as a stream of changes, for what is derived from all of its objects. Asking starts its cache.
-    fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>>;
+    fn source(&self, resource: GroupResource<'_>) -> Option<Arc<dyn Source>>;
     /// Waits until the resource has been read and its version is another one than `since`.
-    fn changed<'a>(&'a self, group: &'a str, plural: &'a str, since: u64) -> BoxFuture<'a, ()>;
+    fn changed<'a>(&'a self, resource: GroupResource<'a>, since: u64) -> BoxFuture<'a, ()>;
     /// Storage statistics of a resource; `None` for one that is not stored here.
-    fn stored(&self, group: &str, plural: &str) -> Option<Stored>;
+    fn stored(&self, resource: GroupResource<'_>) -> Option<Stored>;
 }
 
 /// Storage statistics of a resource.
@@ -171,8 +172,8 @@ impl Api {
         Self { pipeline, rows }
     }
 
-    fn resource(&self, group: &str, plural: &str) -> Result<Row, Status> {
-        self.rows.storage(group, plural).ok_or_else(Status::generic_not_found)
+    fn resource(&self, resource: GroupResource<'_>) -> Result<Row, Status> {
+        self.rows.storage(resource).ok_or_else(Status::generic_not_found)
     }
 
     /// Resources that are served.
@@ -181,61 +182,58 @@ impl Api {
     }
 
     /// A quorum read.
-    pub async fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Result<Value, Status> {
-        self.pipeline.get(&self.resource(group, plural)?, namespace, name).await
+    pub async fn get(&self, resource: GroupResource<'_>, namespace: &str, name: &str) -> Result<Value, Status> {
+        self.pipeline.get(&self.resource(resource)?, namespace, name).await
     }
 
     /// A consistent list of all namespaces or one.
-    pub async fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
-        self.pipeline.list(&self.resource(group, plural)?, namespace).await
+    pub async fn list(&self, resource: GroupResource<'_>, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
+        self.pipeline.list(&self.resource(resource)?, namespace).await
     }
 
     /// Creates `object` as `user`.
     pub async fn create(
         &self,
         user: &UserInfo,
-        group: &str,
-        plural: &str,
+        resource: GroupResource<'_>,
         namespace: &str,
         object: Value,
     ) -> Result<Value, Status> {
-        self.pipeline.create(user, &self.resource(group, plural)?, namespace, object).await
+        self.pipeline.create(user, &self.resource(resource)?, namespace, object).await
     }
 
     /// Replaces an object; the `resourceVersion` inside it is the precondition.
     pub async fn update(
         &self,
         user: &UserInfo,
-        group: &str,
-        plural: &str,
+        resource: GroupResource<'_>,
         subresource: &str,
         object: Value,
     ) -> Result<Value, Status> {
-        self.pipeline.update(user, &self.resource(group, plural)?, subresource, object).await
+        self.pipeline.update(user, &self.resource(resource)?, subresource, object).await
     }
 
     /// Applies what a field manager says of an object, by force.
     pub async fn apply(
         &self,
         user: &UserInfo,
-        (group, plural, subresource): (&str, &str, &str),
+        (resource, subresource): (GroupResource<'_>, &str),
         manager: &str,
         object: Value,
     ) -> Result<Value, Status> {
-        self.pipeline.apply(user, &self.resource(group, plural)?, subresource, manager, object).await
+        self.pipeline.apply(user, &self.resource(resource)?, subresource, manager, object).await
     }
 
     /// Deletes an object.
     pub async fn delete(
         &self,
         user: &UserInfo,
-        group: &str,
-        plural: &str,
+        resource: GroupResource<'_>,
         namespace: &str,
         name: &str,
         args: DeleteArgs,
     ) -> Result<(), Status> {
-        self.pipeline.delete(user, &self.resource(group, plural)?, namespace, name, args).await
+        self.pipeline.delete(user, &self.resource(resource)?, namespace, name, args).await
     }
 }
 

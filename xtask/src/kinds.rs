@@ -16,6 +16,37 @@ const ASKING: [&str; 3] = [HOMES, "apiserver/src/crd/", "apiserver/src/rows/"];
 /// Ways to ask it.
 const QUESTIONS: [&str; 5] = [".custom", "crd::served", "version_of(", "is_custom", "downcast_ref::<CrdVersion>"];
 
+/// Files where a plural stands for something else than the resource: path, plurals, and what they are there.
+const OTHER_MEANINGS: [(&str, &[&str], &str); 15] = [
+    ("admission/pod_security/mod.rs", &["namespaces"], "field of the plugin's configuration"),
+    ("admission/resource_quota/usage.rs", &["services"], "names of amounts in a ResourceQuota: `services.nodeports`"),
+    (
+        "validation/pod/resources.rs",
+        &[
+            "configmaps",
+            "persistentvolumeclaims",
+            "pods",
+            "replicationcontrollers",
+            "resourcequotas",
+            "secrets",
+            "services",
+        ],
+        "names of amounts in a ResourceQuota, which are a list of their own (`v1.ResourceName`)",
+    ),
+    ("validation/quota.rs", &["persistentvolumeclaims", "pods"], "names of amounts in a ResourceQuota"),
+    ("negotiate/mod.rs", &["events"], "a package of upstream's Go types"),
+    ("printers/policy.rs", &["pods"], "a type of metric source"),
+    ("registry/conversion/autoscaler.rs", &["pods"], "a field of a metric source"),
+    ("validation/autoscaling.rs", &["pods"], "a field of a metric source"),
+    ("registry/discovery.rs", &["endpoints"], "a field of an EndpointSlice"),
+    ("rest/kubernetes_service.rs", &["endpoints"], "a field of an EndpointSlice"),
+    ("validation/discovery.rs", &["endpoints"], "a field of an EndpointSlice"),
+    ("validation/flowcontrol.rs", &["namespaces"], "a field of a flow schema's rule"),
+    ("validation/pod/placement.rs", &["namespaces"], "a field of an affinity term"),
+    ("validation/volume/source.rs", &["endpoints"], "a field of a volume"),
+    ("validation/warnings/networking.rs", &["endpoints"], "a field of an EndpointSlice, and a label's domain"),
+];
+
 fn production(tree: &Tree) -> impl Iterator<Item = &Source> {
     tree.sources.iter().filter(|source| source.path.starts_with(SOURCES) && source.is_production())
 }
@@ -41,12 +72,24 @@ pub fn without_home(tree: &Tree) -> Vec<Finding> {
     let mut files: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for source in production(tree).filter(|source| !is_home(source)) {
         let code = source.production_code();
-        let named: BTreeSet<&str> = texts(&code).map(resource).collect();
-        for plural in plurals.iter().filter(|plural| named.contains(**plural)) {
+        let named: BTreeSet<&str> = texts(&code).filter(|text| !is_group(tree, text)).map(resource).collect();
+        for plural in plurals.iter().filter(|plural| named.contains(**plural) && !means_other(&source.path, plural)) {
             files.entry(plural).or_default().push(source.path.clone());
         }
     }
     files.into_iter().map(|(plural, places)| Finding { key: plural.to_owned(), count: places.len(), places }).collect()
+}
+
+/// Reports whether a plural in a file stands for something else than the resource.
+fn means_other(path: &str, plural: &str) -> bool {
+    let below = path.strip_prefix(SOURCES).unwrap_or_default();
+    OTHER_MEANINGS.iter().any(|(file, plurals, _)| *file == below && plurals.contains(&plural))
+}
+
+/// Reports whether a text is an API group whose name begins like a resource, as `events.k8s.io` does.
+fn is_group(tree: &Tree, text: &str) -> bool {
+    let Some(first) = text.strip_suffix(".k8s.io") else { return false };
+    tree.idl.iter().any(|(path, _)| path.starts_with(&format!("proto/k8s/{first}/")))
 }
 
 /// Reports whether a file is the home of a kind: `registry/<group>/<kind>.rs`, which declares it.
@@ -94,6 +137,18 @@ mod tests {
         ]));
         assert_eq!(found[0].places, ["apiserver/src/verbs/get.rs:2", "apiserver/src/verbs/get.rs:3"]);
         assert!(custom_questions(&tree(&[("verbs/get.rs", "behavior(row).columns(row)")])).is_empty());
+    }
+
+    #[test]
+    fn groups_and_texts_that_mean_something_else_name_no_kind() {
+        let mut tree = tree(&[
+            ("validation/pod/placement.rs", r#"texts(term, "namespaces"); f("pods")"#),
+            ("verbs/get.rs", r#"g("events.k8s.io"); f("events.events.k8s.io")"#),
+        ]);
+        let idl = r#"{plural: "pods"} {plural: "namespaces"} {plural: "events"}"#;
+        tree.idl = vec![("proto/k8s/events/v1.proto".to_owned(), idl.to_owned())];
+        let found: Vec<String> = without_home(&tree).into_iter().map(|finding| finding.key).collect();
+        assert_eq!(found, ["events", "pods"]);
     }
 
     #[test]

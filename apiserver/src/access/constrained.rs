@@ -18,11 +18,13 @@ use shared::status::{Status, go_quote};
 
 use super::impersonation::{AUTHENTICATION, ImpersonationRequest, service_account};
 use super::{Access, deny};
+use crate::registry::core::node::NODES;
+use crate::registry::core::service_account::SERVICE_ACCOUNTS;
 use crate::rules::options::FieldErrors;
 use crate::validation::domain_path;
 
 const NODE_PREFIX: &str = "system:node:";
-const NODES: &str = "system:nodes";
+const NODES_GROUP: &str = "system:nodes";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const NODE_KEYS: &str = "authentication.kubernetes.io/associated-node-keys";
 /// From so many questions on, one about all is asked first.
@@ -106,7 +108,7 @@ impl Mode {
     fn user(self, wish: &ImpersonationRequest) -> UserInfo {
         let mut wish = wish.clone();
         if matches!(self, Self::AssociatedNode | Self::ArbitraryNode) {
-            wish.groups = vec![NODES.to_owned()];
+            wish.groups = vec![NODES_GROUP.to_owned()];
         }
         wish.user()
     }
@@ -164,11 +166,12 @@ impl ImpersonationChecks<'_> {
     fn name(&self) -> Attributes {
         let name = &self.wish.name;
         match (self.mode, node(name), service_account(name)) {
-            (Mode::AssociatedNode, ..) => self.about(self.group(), "nodes", "*"),
-            (Mode::ArbitraryNode, Some(node), _) => self.about(self.group(), "nodes", node),
-            (_, _, Some((namespace, name))) => {
-                Attributes { namespace: namespace.to_owned(), ..self.about(self.group(), "serviceaccounts", name) }
-            }
+            (Mode::AssociatedNode, ..) => self.about(self.group(), NODES.plural, "*"),
+            (Mode::ArbitraryNode, Some(node), _) => self.about(self.group(), NODES.plural, node),
+            (_, _, Some((namespace, name))) => Attributes {
+                namespace: namespace.to_owned(),
+                ..self.about(self.group(), SERVICE_ACCOUNTS.plural, name)
+            },
             _ => self.about(self.group(), "users", name),
         }
     }
@@ -454,7 +457,7 @@ mod tests {
             let keys = vec![NODE_NAME.to_owned(), "b".to_owned()];
             assert_eq!(each[0].user.extra, BTreeMap::from([(NODE_KEYS.to_owned(), keys)]));
         }
-        assert_eq!(Mode::AssociatedNode.user(&node).groups, [NODES, "system:authenticated"]);
+        assert_eq!(Mode::AssociatedNode.user(&node).groups, [NODES_GROUP, "system:authenticated"]);
         assert_eq!(Mode::Legacy.user(&node).groups, ["system:authenticated"]);
     }
 

@@ -1,6 +1,7 @@
 //! Impersonation: a user asks to be taken for somebody else, by headers, and must be allowed each part of it. Answers
 //! for upstream's `WithImpersonation`, `buildImpersonationRequests`.
 
+use crate::registry::core::service_account::SERVICE_ACCOUNTS;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -79,9 +80,10 @@ impl ImpersonationRequest {
             ..Attributes::default()
         };
         let who = match service_account(&self.name) {
-            Some((namespace, name)) => {
-                Attributes { namespace: namespace.to_owned(), ..ask("", "serviceaccounts", name) }
-            }
+            Some((namespace, name)) => Attributes {
+                namespace: namespace.to_owned(),
+                ..ask(SERVICE_ACCOUNTS.group, SERVICE_ACCOUNTS.plural, name)
+            },
             None => ask("", "users", &self.name),
         };
         let mut questions = vec![who];

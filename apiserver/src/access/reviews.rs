@@ -15,11 +15,17 @@ use crate::api::VirtualResources;
 use crate::authn::Tokens;
 use crate::authz::Authorization;
 use crate::authz::rbac::Rule;
+use crate::machinery::GroupResource;
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::registry::authentication::self_subject_review::SELF_SUBJECT_REVIEWS;
+use crate::registry::authentication::token_review::TOKEN_REVIEWS;
+use crate::registry::authorization::local_subject_access_review::LOCAL_SUBJECT_ACCESS_REVIEWS;
+use crate::registry::authorization::self_subject_access_review::SELF_SUBJECT_ACCESS_REVIEWS;
+use crate::registry::authorization::self_subject_rules_review::SELF_SUBJECT_RULES_REVIEWS;
+use crate::registry::authorization::subject_access_review::SUBJECT_ACCESS_REVIEWS;
 
-const AUTHORIZATION: &str = "authorization.k8s.io";
-const AUTHENTICATION: &str = "authentication.k8s.io";
+const AUTHORIZATION: &str = SUBJECT_ACCESS_REVIEWS.group;
 
 /// Answers all of them.
 pub struct Reviews {
@@ -38,13 +44,13 @@ impl VirtualResources for Reviews {
         namespace: &str,
         object: Value,
     ) -> Option<Result<Value, Status>> {
-        Some(match (&*resource.group, &*resource.plural) {
-            (AUTHENTICATION, "tokenreviews") => self.token(object).await,
-            (AUTHENTICATION, "selfsubjectreviews") => Ok(self_review(user, object)),
-            (AUTHORIZATION, "subjectaccessreviews") => self.access(object, None).await,
-            (AUTHORIZATION, "localsubjectaccessreviews") => self.access(object, Some(namespace)).await,
-            (AUTHORIZATION, "selfsubjectaccessreviews") => self.self_access(user, object).await,
-            (AUTHORIZATION, "selfsubjectrulesreviews") => self.rules(user, object),
+        Some(match GroupResource::of(resource) {
+            TOKEN_REVIEWS => self.token(object).await,
+            SELF_SUBJECT_REVIEWS => Ok(self_review(user, object)),
+            SUBJECT_ACCESS_REVIEWS => self.access(object, None).await,
+            LOCAL_SUBJECT_ACCESS_REVIEWS => self.access(object, Some(namespace)).await,
+            SELF_SUBJECT_ACCESS_REVIEWS => self.self_access(user, object).await,
+            SELF_SUBJECT_RULES_REVIEWS => self.rules(user, object),
             _ => return None,
         })
     }
@@ -218,7 +224,7 @@ mod tests {
 
     async fn post(plural: &str, namespace: &str, object: Value) -> Result<Value, Status> {
         let group =
-            if matches!(plural, "tokenreviews" | "selfsubjectreviews") { AUTHENTICATION } else { AUTHORIZATION };
+            if matches!(plural, "tokenreviews" | "selfsubjectreviews") { TOKEN_REVIEWS.group } else { AUTHORIZATION };
         let row = proto::resources::find(group, "v1", plural).expect("a row");
         let user = UserInfo { name: "eve".into(), ..UserInfo::default() };
         reviews().create(&user, row, namespace, object).await.expect("computed")

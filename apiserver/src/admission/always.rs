@@ -11,6 +11,7 @@ use shared::types::is_extended_resource;
 
 use super::{Attributes, Plugin};
 use crate::machinery::tree;
+use crate::registry::core::pod::PODS;
 
 /// Admits everything.
 pub(super) struct AlwaysAdmit;
@@ -38,7 +39,7 @@ pub(super) struct AlwaysPullImages;
 #[async_trait]
 impl Plugin for AlwaysPullImages {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let judged = a.is("", "pods") || (a.of("", "pods") && a.subresource == "ephemeralcontainers");
+        let judged = a.is(PODS) || (a.of(PODS) && a.subresource == "ephemeralcontainers");
         if !judged {
             return Ok(());
         }

@@ -13,6 +13,9 @@ use x509_parser::prelude::{FromDer as _, X509Name};
 use super::{Attributes, Operation, Plugin};
 use crate::authz::Authorization;
 use crate::machinery::tree;
+use crate::registry::certificates::certificate_signing_request::CERTIFICATE_SIGNING_REQUESTS;
+use crate::registry::certificates::cluster_trust_bundle::CLUSTER_TRUST_BUNDLES;
+use crate::registry::certificates::pod_certificate_request::POD_CERTIFICATE_REQUESTS;
 
 const GROUP: &str = "certificates.k8s.io";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -62,11 +65,11 @@ impl SignerPermission {
     }
 
     fn concerns(&self, a: &Attributes<'_>) -> bool {
-        let request = a.of(GROUP, "certificatesigningrequests") && a.operation == Operation::Update;
+        let request = a.of(CERTIFICATE_SIGNING_REQUESTS) && a.operation == Operation::Update;
         match self.verb {
             "approve" => request && a.subresource == "approval",
             "sign" => request && a.subresource == "status",
-            _ => a.is(GROUP, "clustertrustbundles"),
+            _ => a.is(CLUSTER_TRUST_BUNDLES),
         }
     }
 }
@@ -91,7 +94,7 @@ impl SignerPermission {
 #[async_trait]
 impl Plugin for SignerPermission {
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if self.verb == "sign" && a.of(GROUP, "podcertificaterequests") && a.subresource == "status" {
+        if self.verb == "sign" && a.of(POD_CERTIFICATE_REQUESTS) && a.subresource == "status" {
             return self.chain(a).await;
         }
         if !self.concerns(a) {
@@ -121,7 +124,7 @@ pub(super) struct CertificateSubjectRestriction;
 #[async_trait]
 impl Plugin for CertificateSubjectRestriction {
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let Some(request) = a.object().filter(|_| a.is(GROUP, "certificatesigningrequests")) else { return Ok(()) };
+        let Some(request) = a.object().filter(|_| a.is(CERTIFICATE_SIGNING_REQUESTS)) else { return Ok(()) };
         if tree::text(request, "/spec/signerName") != CLIENT_SIGNER {
             return Ok(());
         }

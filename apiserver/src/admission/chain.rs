@@ -15,6 +15,7 @@ use super::{Attributes, Error, Operation, Shared, measure};
 use crate::api::Reader;
 use crate::authz::Authorization;
 use crate::authz::rbac::{self, check_escalation};
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
 use crate::rows::Rows;
 
@@ -40,7 +41,7 @@ pub struct Chain {
     authorization: Arc<Authorization>,
     reader: Arc<dyn Reader>,
     /// Resources whose watch caches plugins read, of those that are served.
-    sources: Vec<(&'static str, &'static str)>,
+    sources: Vec<GroupResource<'static>>,
     rows: Rows,
     ready: AtomicBool,
 }
@@ -69,7 +70,7 @@ impl Chain {
         let (authorization, reader) = (deps.authorization.clone(), deps.reader.clone());
         let rows = deps.api.rows().clone();
         let read = plugins.iter().flat_map(|(declaration, _)| declaration.reads).copied();
-        let sources = read.filter(|(group, plural)| rows.storage(group, plural).is_some()).collect();
+        let sources = read.filter(|resource| rows.storage(*resource).is_some()).collect();
         Ok(Self { plugins, authorization, reader, sources, rows, ready: AtomicBool::new(false) })
     }
 
@@ -80,7 +81,7 @@ impl Chain {
         }
         let synced = async {
             // Asking starts all of them at once.
-            while self.sources.iter().filter(|(group, plural)| !self.reader.synced(group, plural)).count() > 0 {
+            while self.sources.iter().filter(|resource| !self.reader.synced(**resource)).count() > 0 {
                 tokio::time::sleep(LOOK).await;
             }
         };

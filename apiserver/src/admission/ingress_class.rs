@@ -10,8 +10,7 @@ use shared::status::Status;
 use super::{Attributes, Plugin, storage};
 use crate::api::Reader;
 use crate::machinery::tree;
-
-const GROUP: &str = "networking.k8s.io";
+use crate::registry::networking::ingress_class::INGRESS_CLASSES;
 
 /// The plugin.
 pub(super) struct DefaultIngressClass {
@@ -28,7 +27,7 @@ impl Plugin for DefaultIngressClass {
         {
             return Ok(());
         }
-        let mut classes = self.reader.list(GROUP, "ingressclasses", None);
+        let mut classes = self.reader.list(INGRESS_CLASSES, None);
         classes.retain(|c| tree::annotation(c, "ingressclass.kubernetes.io/is-default-class") == Some("true"));
         if let Some(class) = storage::newest(classes) {
             *tree::field(ingress, &["spec", "ingressClassName"]) = json!(tree::name(&class));

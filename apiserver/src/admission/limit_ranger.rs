@@ -13,6 +13,9 @@ use super::resource_list::{self, List};
 use super::{Attributes, Operation, Plugin};
 use crate::api::Reader;
 use crate::machinery::tree;
+use crate::registry::core::limit_range::LIMIT_RANGES;
+use crate::registry::core::persistent_volume_claim::PERSISTENT_VOLUME_CLAIMS;
+use crate::registry::core::pod::PODS;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
@@ -25,12 +28,12 @@ pub(super) struct LimitRanger {
 #[async_trait]
 impl Plugin for LimitRanger {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let created = a.is("", "pods") && a.operation == Operation::Create;
-        let resized = a.of("", "pods") && a.subresource == "resize";
+        let created = a.is(PODS) && a.operation == Operation::Create;
+        let resized = a.of(PODS) && a.subresource == "resize";
         if !created && !resized {
             return Ok(());
         }
-        let ranges = self.reader.list("", "limitranges", Some(a.namespace));
+        let ranges = self.reader.list(LIMIT_RANGES, Some(a.namespace));
         if let Some(pod) = a.object.as_deref_mut() {
             for range in sorted(ranges) {
                 set_defaults(pod, &range);
@@ -40,9 +43,9 @@ impl Plugin for LimitRanger {
     }
 
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let resize = a.of("", "pods") && a.subresource == "resize";
-        let pod = resize || (a.is("", "pods") && a.operation == Operation::Create);
-        let claim = a.is("", "persistentvolumeclaims");
+        let resize = a.of(PODS) && a.subresource == "resize";
+        let pod = resize || (a.is(PODS) && a.operation == Operation::Create);
+        let claim = a.is(PERSISTENT_VOLUME_CLAIMS);
         if !pod && !claim {
             return Ok(());
         }
@@ -50,7 +53,7 @@ impl Plugin for LimitRanger {
             return Ok(());
         }
         let Some(object) = a.object() else { return Ok(()) };
-        for range in sorted(self.reader.list("", "limitranges", Some(a.namespace))) {
+        for range in sorted(self.reader.list(LIMIT_RANGES, Some(a.namespace))) {
             let problems = if pod { pod_problems(object, &range) } else { claim_problems(object, &range) };
             if !problems.is_empty() {
                 return Err(a.forbidden(aggregate(&problems)));

@@ -11,6 +11,7 @@ use shared::status::Status;
 use super::{Attributes, Operation};
 use crate::machinery::tree;
 use crate::registry::behavior;
+use crate::registry::core::namespace::NAMESPACES;
 use crate::rows::Rows;
 
 /// Request that is matched.
@@ -37,7 +38,7 @@ impl<'a> MatchRequest<'a> {
         rows: &'a Rows,
     ) -> Self {
         let objects = [object, a.old_object];
-        let namespace = if a.of("", "namespaces") {
+        let namespace = if a.of(NAMESPACES) {
             let own = objects[0].or(objects[1]).cloned();
             Ok(own.map(Arc::new))
         } else if a.namespace.is_empty() {
@@ -51,7 +52,7 @@ impl<'a> MatchRequest<'a> {
             others: OnceLock::new(),
             subresource: a.subresource,
             name: if a.name.is_empty() { a.object().map_or("", tree::name) } else { a.name },
-            namespaced: !a.namespace.is_empty() && !a.of("", "namespaces"),
+            namespaced: !a.namespace.is_empty() && !a.of(NAMESPACES),
             operation: a.operation,
             objects,
             namespace,

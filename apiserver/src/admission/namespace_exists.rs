@@ -10,9 +10,11 @@ use shared::status::Status;
 use super::{Attributes, Plugin, namespaces};
 use crate::api::{Api, Reader};
 use crate::machinery::identity::server_user;
+use crate::registry::authorization::local_subject_access_review::LOCAL_SUBJECT_ACCESS_REVIEWS;
+use crate::registry::core::namespace::NAMESPACES;
 
 fn concerned(a: &Attributes<'_>) -> bool {
-    !a.namespace.is_empty() && !a.of("", "namespaces") && !a.of("authorization.k8s.io", "localsubjectaccessreviews")
+    !a.namespace.is_empty() && !a.of(NAMESPACES) && !a.of(LOCAL_SUBJECT_ACCESS_REVIEWS)
 }
 
 /// Refuses.
@@ -44,11 +46,11 @@ pub(super) struct NamespaceAutoProvision {
 #[async_trait]
 impl Plugin for NamespaceAutoProvision {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !concerned(a) || a.dry_run || self.reader.get("", "namespaces", "", a.namespace).is_some() {
+        if !concerned(a) || a.dry_run || self.reader.get(NAMESPACES, "", a.namespace).is_some() {
             return Ok(());
         }
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": a.namespace}});
-        match self.api.create(&server_user(), "", "namespaces", "", object).await {
+        match self.api.create(&server_user(), NAMESPACES, "", object).await {
             Err(status) if status.reason != "AlreadyExists" => Err(status),
             _ => Ok(()),
         }

@@ -12,6 +12,8 @@ use shared::status::Status;
 use super::{Attributes, Operation, Plugin};
 use crate::api::{Api, Reader};
 use crate::machinery::tree;
+use crate::registry::authorization::local_subject_access_review::LOCAL_SUBJECT_ACCESS_REVIEWS;
+use crate::registry::core::namespace::NAMESPACES;
 
 /// Time after its deletion in which the cached state of a namespace is not trusted.
 const DOUBTED: Duration = Duration::from_secs(30);
@@ -52,25 +54,25 @@ pub(super) struct NamespaceLifecycle {
 #[async_trait]
 impl Plugin for NamespaceLifecycle {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let namespaces = a.of("", "namespaces");
+        let namespaces = a.of(NAMESPACES);
         if a.operation == Operation::Delete {
             if namespaces && IMMORTAL.contains(&a.name) {
-                return Err(Status::forbidden("", "namespaces", a.name, "this namespace may not be deleted"));
+                return Err(NAMESPACES.forbidden(a.name, "this namespace may not be deleted"));
             }
             if namespaces {
                 self.doubted.add(a.name, Instant::now());
             }
             return Ok(());
         }
-        if a.namespace.is_empty() || namespaces || a.of("authorization.k8s.io", "localsubjectaccessreviews") {
+        if a.namespace.is_empty() || namespaces || a.of(LOCAL_SUBJECT_ACCESS_REVIEWS) {
             return Ok(());
         }
         let doubted = a.operation == Operation::Create && self.doubted.has(a.namespace, Instant::now());
-        let cached = if doubted { None } else { self.reader.get("", "namespaces", "", a.namespace) };
+        let cached = if doubted { None } else { self.reader.get(NAMESPACES, "", a.namespace) };
         let phase = match &cached {
             Some(namespace) => tree::text(namespace, "/status/phase").to_owned(),
             None => {
-                let live = self.api.get("", "namespaces", "", a.namespace).await?;
+                let live = self.api.get(NAMESPACES, "", a.namespace).await?;
                 tree::text(&live, "/status/phase").to_owned()
             }
         };

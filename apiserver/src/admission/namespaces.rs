@@ -6,6 +6,7 @@ use serde_json::Value;
 use shared::status::Status;
 
 use crate::api::{Api, Reader};
+use crate::registry::core::namespace::NAMESPACES;
 
 /// The namespace as the cache has it, or as it is stored where the cache has not heard of it yet: one that was just
 /// made, perhaps through another server.
@@ -13,8 +14,8 @@ use crate::api::{Api, Reader};
 /// # Errors
 /// There is none of that name, or it cannot be read.
 pub(super) async fn find(reader: &dyn Reader, api: &Api, name: &str) -> Result<Arc<Value>, Status> {
-    match reader.get("", "namespaces", "", name) {
+    match reader.get(NAMESPACES, "", name) {
         Some(known) => Ok(known),
-        None => api.get("", "namespaces", "", name).await.map(Arc::new),
+        None => api.get(NAMESPACES, "", name).await.map(Arc::new),
     }
 }

@@ -6,7 +6,11 @@ use shared::types::MIRROR;
 
 use super::node_restriction::{CheckResult, NodeRestriction};
 use super::{Attributes, NOTHING, Operation};
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::core::node::NODES;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::service_account::SERVICE_ACCOUNTS;
 
 impl NodeRestriction {
     /// Nodes ask for certificates of their own pods, as what they are. What a late cache may have caused is no verdict:
@@ -27,14 +31,14 @@ impl NodeRestriction {
                 of("nodeName")
             )));
         }
-        let named = async |plural: &str, kind: &str, namespace: &str, name: &str| {
+        let named = async |resource: GroupResource<'static>, kind: &str, namespace: &str, name: &str| {
             let shown = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
             let why = |s: Status| {
                 format!("while retrieving {kind} {shown:?} named in the PodCertificateRequest: {}", s.message)
             };
-            self.find(plural, namespace, name).await.map_err(|s| Status::unknown(&why(s)))
+            self.find(resource, namespace, name).await.map_err(|s| Status::unknown(&why(s)))
         };
-        let own = named("nodes", "node", "", node).await?;
+        let own = named(NODES, "node", "", node).await?;
         let pod_shown = format!("{}/{}", a.namespace, of("podName"));
         let uid = tree::text(&own, "/metadata/uid");
         if uid != of("nodeUID") {
@@ -43,7 +47,7 @@ impl NodeRestriction {
                 of("nodeUID")
             ));
         }
-        let pod = named("pods", "pod", a.namespace, of("podName")).await?;
+        let pod = named(PODS, "pod", a.namespace, of("podName")).await?;
         let uid = tree::text(&pod, "/metadata/uid");
         if uid != of("podUID") {
             return late(format!(
@@ -66,7 +70,7 @@ impl NodeRestriction {
                 of("serviceAccountName")
             )));
         }
-        let account = named("serviceaccounts", "service account", a.namespace, account).await?;
+        let account = named(SERVICE_ACCOUNTS, "service account", a.namespace, account).await?;
         let uid = tree::text(&account, "/metadata/uid");
         if uid != of("serviceAccountUID") {
             return late(format!(

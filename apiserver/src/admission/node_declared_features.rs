@@ -11,6 +11,7 @@ use shared::status::Status;
 use super::{Attributes, Plugin};
 use crate::api::Reader;
 use crate::machinery::tree;
+use crate::registry::core::node::NODES;
 
 /// The plugin, where the gate NodeDeclaredFeatures is on.
 pub(super) struct NodeDeclaredFeatureValidator {
@@ -33,7 +34,7 @@ impl Plugin for NodeDeclaredFeatureValidator {
         if needed.is_empty() {
             return Ok(());
         }
-        let Some(found) = self.reader.get("", "nodes", "", node) else {
+        let Some(found) = self.reader.get(NODES, "", node) else {
             return Err(a.forbidden(format!("node {node:?} not found")));
         };
         let declared = tree::list(&found, "/status/declaredFeatures");

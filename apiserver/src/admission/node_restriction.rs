@@ -14,9 +14,25 @@ use super::{Attributes, NOTHING, Operation, Plugin};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
 use crate::authz::node::{identity, pod_config_maps, pod_secrets};
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::certificates::certificate_signing_request::CERTIFICATE_SIGNING_REQUESTS;
+use crate::registry::certificates::cluster_trust_bundle::CLUSTER_TRUST_BUNDLES;
+use crate::registry::certificates::pod_certificate_request::POD_CERTIFICATE_REQUESTS;
+use crate::registry::coordination::lease::LEASES;
+use crate::registry::core::config_map::CONFIG_MAPS;
+use crate::registry::core::node::NODES;
+use crate::registry::core::persistent_volume::PERSISTENT_VOLUMES;
+use crate::registry::core::persistent_volume_claim::PERSISTENT_VOLUME_CLAIMS;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::secret::SECRETS;
+use crate::registry::core::service_account::SERVICE_ACCOUNTS;
+use crate::registry::resource::resource_claim::RESOURCE_CLAIMS;
+use crate::registry::resource::resource_slice::RESOURCE_SLICES;
+use crate::registry::storage::csi_driver::CSI_DRIVERS;
+use crate::registry::storage::csi_node::CSI_NODES;
 
-const LEASES: &str = "kube-node-lease";
+const LEASE_NAMESPACE: &str = "kube-node-lease";
 const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 const NODE_SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
 
@@ -43,28 +59,24 @@ impl Plugin for NodeRestriction {
         if node.is_empty() {
             return Err(a.forbidden(format!("could not determine node from user {:?}", a.user.name)));
         }
-        let verdict = match (a.resource.group.as_ref(), a.resource.plural.as_ref(), a.subresource) {
-            ("", "pods", "") => self.pod(a, node).await?,
-            ("", "pods", "status") => pod_status(a, node),
-            ("", "pods", "eviction") => self.eviction(a, node).await?,
-            ("", "pods", other) => {
+        let verdict = match (GroupResource::of(a.resource), a.subresource) {
+            (PODS, "") => self.pod(a, node).await?,
+            (PODS, "status") => pod_status(a, node),
+            (PODS, "eviction") => self.eviction(a, node).await?,
+            (PODS, other) => {
                 Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
             }
-            ("", "nodes", _) => own_node(a, node),
-            ("", "persistentvolumeclaims", "status") => claim_status(a, node),
-            ("", "persistentvolumeclaims", _) => Err("may only update PVC status".to_owned()),
-            ("", "serviceaccounts", "token") if a.operation == Operation::Create => self.token(a, node).await?,
-            ("coordination.k8s.io", "leases", _) => lease(a, node),
-            ("storage.k8s.io", "csinodes", _) => {
-                same_name(a, node, "can only access CSINode with the same name as the requesting node")
-            }
-            ("resource.k8s.io", "resourceslices", _) => slice(a, node),
-            ("certificates.k8s.io", "certificatesigningrequests", "")
-                if self.requests && a.operation == Operation::Create =>
-            {
+            (NODES, _) => own_node(a, node),
+            (PERSISTENT_VOLUME_CLAIMS, "status") => claim_status(a, node),
+            (PERSISTENT_VOLUME_CLAIMS, _) => Err("may only update PVC status".to_owned()),
+            (SERVICE_ACCOUNTS, "token") if a.operation == Operation::Create => self.token(a, node).await?,
+            (LEASES, _) => lease(a, node),
+            (CSI_NODES, _) => same_name(a, node, "can only access CSINode with the same name as the requesting node"),
+            (RESOURCE_SLICES, _) => slice(a, node),
+            (CERTIFICATE_SIGNING_REQUESTS, "") if self.requests && a.operation == Operation::Create => {
                 signing_request(a, node)
             }
-            ("certificates.k8s.io", "podcertificaterequests", _) => self.pod_certificate(a, node).await?,
+            (POD_CERTIFICATE_REQUESTS, _) => self.pod_certificate(a, node).await?,
             _ => Ok(()),
         };
         verdict.map_err(|why| a.forbidden(why))
@@ -175,8 +187,8 @@ fn same_name(a: &Attributes<'_>, node: &str, text: &str) -> CheckResult {
 }
 
 fn lease(a: &Attributes<'_>, node: &str) -> CheckResult {
-    if a.namespace != LEASES {
-        return Err(format!("can only access leases in the {LEASES:?} system namespace"));
+    if a.namespace != LEASE_NAMESPACE {
+        return Err(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace"));
     }
     same_name(a, node, "can only access node lease with the same name as the requesting node")
 }
@@ -209,10 +221,15 @@ fn signing_request(a: &Attributes<'_>, node: &str) -> CheckResult {
 
 impl NodeRestriction {
     /// From the cache, else from storage.
-    pub(super) async fn find(&self, plural: &str, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
-        match self.reader.get("", plural, namespace, name) {
+    pub(super) async fn find(
+        &self,
+        resource: GroupResource<'_>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Value>, Status> {
+        match self.reader.get(resource, namespace, name) {
             Some(object) => Ok(object),
-            None => self.api.get("", plural, namespace, name).await.map(Arc::new),
+            None => self.api.get(resource, namespace, name).await.map(Arc::new),
         }
     }
 
@@ -222,7 +239,7 @@ impl NodeRestriction {
             Operation::Delete => {
                 let pod = match a.old_object {
                     Some(pod) => Arc::new(pod.clone()),
-                    None => self.find("pods", a.namespace, a.name).await?,
+                    None => self.find(PODS, a.namespace, a.name).await?,
                 };
                 if tree::text(&pod, "/spec/nodeName") == node {
                     return Ok(Ok(()));
@@ -250,7 +267,7 @@ impl NodeRestriction {
             return Ok(Err(why));
         }
         if let [owner] = tree::list(pod, "/metadata/ownerReferences") {
-            let own = self.find("nodes", "", node).await?;
+            let own = self.find(NODES, "", node).await?;
             let (wanted, got) = (tree::text(&own, "/metadata/uid"), tree::text(owner, "/uid"));
             if wanted != got {
                 return Ok(Err(format!("node {node} UID mismatch: expected {wanted} got {got}")));
@@ -267,7 +284,7 @@ impl NodeRestriction {
         if name.is_empty() {
             return Ok(Err("could not determine pod from request data".to_owned()));
         }
-        let pod = self.find("pods", a.namespace, name).await?;
+        let pod = self.find(PODS, a.namespace, name).await?;
         if tree::text(&pod, "/spec/nodeName") == node {
             return Ok(Ok(()));
         }
@@ -283,7 +300,7 @@ impl NodeRestriction {
         if of("uid").is_empty() {
             return Ok(Err("node requested token with a pod binding without a uid".to_owned()));
         }
-        let pod = self.find("pods", a.namespace, of("name")).await?;
+        let pod = self.find(PODS, a.namespace, of("name")).await?;
         if tree::text(&pod, "/metadata/uid") != of("uid") {
             return Ok(Err(format!(
                 "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
@@ -339,9 +356,7 @@ impl NodeRestriction {
                 "" => self.claim_driver(pod, volume),
                 driver => driver.to_owned(),
             };
-            if let Some(driver) =
-                self.reader.get("storage.k8s.io", "csidrivers", "", &driver).filter(|_| !driver.is_empty())
-            {
+            if let Some(driver) = self.reader.get(CSI_DRIVERS, "", &driver).filter(|_| !driver.is_empty()) {
                 found.extend(
                     tree::list(&driver, "/spec/tokenRequests").iter().map(|r| tree::text(r, "/audience").to_owned()),
                 );
@@ -355,9 +370,9 @@ impl NodeRestriction {
             "" if tree::has(volume, "/ephemeral") => ephemeral_claim(tree::name(pod), tree::name_field(volume)),
             claim => claim.to_owned(),
         };
-        let claim = self.reader.get("", "persistentvolumeclaims", tree::namespace(pod), &claim);
+        let claim = self.reader.get(PERSISTENT_VOLUME_CLAIMS, tree::namespace(pod), &claim);
         let name = claim.map(|c| tree::text(&c, "/spec/volumeName").to_owned()).unwrap_or_default();
-        let volume = self.reader.get("", "persistentvolumes", "", &name);
+        let volume = self.reader.get(PERSISTENT_VOLUMES, "", &name);
         volume.map(|v| tree::text(&v, "/spec/csi/driver").to_owned()).unwrap_or_default()
     }
 }
@@ -387,193 +402,22 @@ fn leans_on(pod: &Value) -> Option<&'static str> {
         return Some("a service account");
     }
     if !pod_secrets(pod).is_empty() {
-        return Some("secrets");
+        return Some(SECRETS.plural);
     }
     if !pod_config_maps(pod).is_empty() {
-        return Some("configmaps");
+        return Some(CONFIG_MAPS.plural);
     }
     let volumes = tree::list(pod, "/spec/volumes");
     if volumes.iter().any(|v| tree::has(v, "/persistentVolumeClaim")) {
-        return Some("persistentvolumeclaims");
+        return Some(PERSISTENT_VOLUME_CLAIMS.plural);
     }
     let sources = || volumes.iter().flat_map(|v| tree::list(v, "/projected/sources"));
     if sources().any(|s| tree::has(s, "/clusterTrustBundle")) {
-        return Some("clustertrustbundles");
+        return Some(CLUSTER_TRUST_BUNDLES.plural);
     }
-    (pod.pointer("/spec/resourceClaims").is_some_and(|c| *c != json!([]) && !c.is_null())).then_some("resourceclaims")
+    (pod.pointer("/spec/resourceClaims").is_some_and(|c| *c != json!([]) && !c.is_null()))
+        .then_some(RESOURCE_CLAIMS.plural)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::admission::testing::{Fixed, Write};
-    use crate::authz::Mode;
-    use shared::authn::UserInfo;
-
-    fn n1() -> UserInfo {
-        UserInfo { name: "system:node:n1".into(), groups: vec!["system:nodes".into()], ..UserInfo::default() }
-    }
-
-    async fn try_it(cluster: &Arc<Fixed>, write: Write<'_>) -> Result<(), String> {
-        try_with(cluster, write, true, true).await
-    }
-
-    async fn try_with(cluster: &Arc<Fixed>, write: Write<'_>, audiences: bool, requests: bool) -> Result<(), String> {
-        let authorization = Arc::new(Authorization::of(Vec::new()));
-        let (reader, api) = (cluster.clone(), cluster.api());
-        let plugin = NodeRestriction { reader, api, authorization, audiences, requests };
-        write.by(&n1()).admit(&plugin).await.map(drop).map_err(|s| s.message)
-    }
-
-    #[tokio::test]
-    async fn its_own_node_without_reserved_labels() {
-        let cluster = Arc::new(Fixed::default());
-        let node = |label: &str| json!({"metadata": {"name": "n1", "labels": {label: "b"}}});
-        let table: &[(&str, Value, Result<(), &str>)] = &[
-            ("n1", node("example.com/a"), Ok(())),
-            ("n1", node("node.kubernetes.io/a"), Ok(())),
-            ("n1", node("topology.kubernetes.io/zone"), Ok(())),
-            (
-                "n1",
-                node("node-restriction.kubernetes.io/a"),
-                Err("nodes \"n1\" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/a"),
-            ),
-            (
-                "n1",
-                node("kubernetes.io/zzz"),
-                Err("nodes \"n1\" is forbidden: is not allowed to modify labels: kubernetes.io/zzz"),
-            ),
-            (
-                "n1",
-                json!({"spec": {"taints": [{"key": "a"}]}}),
-                Err("nodes \"n1\" is forbidden: is not allowed to modify taints"),
-            ),
-            ("n2", node("a"), Err("nodes \"n2\" is forbidden: node \"n1\" is not allowed to modify node \"n2\"")),
-        ];
-        for (name, new, want) in table {
-            let write = Write::update("", "nodes", "", name, new.clone(), json!({"metadata": {"name": name}}));
-            assert_eq!(try_it(&cluster, write).await, want.map_err(str::to_owned), "{new}");
-        }
-    }
-
-    #[tokio::test]
-    async fn mirror_pods_only() {
-        let cluster = Arc::new(Fixed::default());
-        let pod = |node: &str, mirror: bool| {
-            let annotations = if mirror { json!({MIRROR: "x"}) } else { json!({}) };
-            json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"nodeName": node}})
-        };
-        assert_eq!(try_it(&cluster, Write::create("", "pods", "e", pod("n1", true))).await, Ok(()));
-        for (pod, text) in [
-            (
-                pod("n1", false),
-                "pods \"p\" is forbidden: pod does not have \"kubernetes.io/config.mirror\" annotation, node \"n1\" can only create mirror pods",
-            ),
-            (
-                pod("n2", true),
-                "pods \"p\" is forbidden: node \"n1\" can only create pods with spec.nodeName set to itself",
-            ),
-        ] {
-            assert_eq!(try_it(&cluster, Write::create("", "pods", "e", pod)).await, Err(text.to_owned()));
-        }
-        let status = Write::update("", "pods", "status", "p", pod("n2", true), pod("n2", true));
-        assert_eq!(
-            try_it(&cluster, status).await,
-            Err("pods \"p\" is forbidden: node \"n1\" can only update pod status for pods with spec.nodeName set to itself".into())
-        );
-    }
-
-    #[tokio::test]
-    async fn tokens_for_its_own_pods() {
-        let cluster = Arc::new(Fixed::default());
-        let volumes = json!([{"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]);
-        cluster.put("", "pods", json!({"metadata": {"name": "p", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n1", "volumes": volumes}}));
-        cluster.put(
-            "",
-            "pods",
-            json!({"metadata": {"name": "q", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n2"}}),
-        );
-        let ask = |bound: Value| {
-            Write::create("", "serviceaccounts", "e", json!({"spec": {"boundObjectRef": bound}})).on("token", "sa")
-        };
-        let bound = |name: &str, uid: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
-        assert_eq!(try_it(&cluster, ask(bound("p", "u"))).await, Ok(()));
-        for (bound, text) in [
-            (Value::Null, "node requested token not bound to a pod"),
-            (bound("p", ""), "node requested token with a pod binding without a uid"),
-            (bound("q", "u"), "node requested token bound to a pod scheduled on a different node"),
-        ] {
-            let refused = try_it(&cluster, ask(bound)).await.expect_err("refused");
-            assert_eq!(refused, format!("serviceaccounts \"sa\" is forbidden: {text}"));
-        }
-    }
-
-    #[tokio::test]
-    async fn audiences_of_no_volume_need_a_permission() {
-        let cluster = Arc::new(Fixed::default());
-        cluster.put(
-            "",
-            "pods",
-            json!({"metadata": {"name": "p", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n1"}}),
-        );
-        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
-        let rules = |audience: &str, account: &str| {
-            json!({"metadata": {"name": "audiences"}, "rules": [{"apiGroups": [""], "resources": [audience],
-                "verbs": ["request-serviceaccounts-token-audience"], "resourceNames": [account]}]})
-        };
-        let binding = json!({"metadata": {"name": "audiences"}, "subjects": [{"kind": "Group", "name": "system:nodes"}],
-            "roleRef": {"kind": "ClusterRole", "name": "audiences"}});
-        cluster.put("rbac.authorization.k8s.io", "clusterrolebindings", binding);
-        for (audience, account, allowed) in [("vault", "sa", true), ("other", "sa", false), ("vault", "other", false)] {
-            cluster.put("rbac.authorization.k8s.io", "clusterroles", rules(audience, account));
-            let authorization = Arc::new(Authorization::new(&[Mode::Rbac], cluster.clone(), Vec::new()));
-            let (reader, api) = (cluster.clone(), cluster.api());
-            let plugin = NodeRestriction { reader, api, authorization, audiences: true, requests: true };
-            let request = json!({"spec": {"boundObjectRef": bound, "audiences": ["vault"]}});
-            let write = Write::create("", "serviceaccounts", "e", request).on("token", "sa");
-            assert_eq!(write.by(&n1()).admit(&plugin).await.is_ok(), allowed, "{audience} {account}");
-        }
-    }
-
-    #[tokio::test]
-    async fn feature_gates_restrict_nodes_to_their_own_objects() {
-        let cluster = Arc::new(Fixed::default());
-        let volumes =
-            json!([{"projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "vault"}}]}}]);
-        cluster.put("", "pods", json!({"metadata": {"name": "p", "namespace": "e", "uid": "u"}, "spec": {"nodeName": "n1", "volumes": volumes}}));
-        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
-        let request = json!({"spec": {"boundObjectRef": bound, "audiences": ["other"]}});
-        let token = || Write::create("", "serviceaccounts", "e", request.clone()).on("token", "sa");
-        // The volume of every pod wants a token without an audience, which gives no right to one with it.
-        let usual = json!([{"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]);
-        cluster.put("", "pods", json!({"metadata": {"name": "q", "namespace": "e", "uid": "v"}, "spec": {"nodeName": "n1", "volumes": usual}}));
-        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "v"});
-        for (audiences, allowed) in [(json!([]), true), (json!(["vault"]), false), (json!(["", ""]), false)] {
-            let request = json!({"spec": {"boundObjectRef": bound, "audiences": audiences}});
-            let write = Write::create("", "serviceaccounts", "e", request).on("token", "sa");
-            assert_eq!(try_with(&cluster, write, true, true).await.is_ok(), allowed, "{audiences}");
-        }
-        let csr = json!({"spec": {"signerName": "kubernetes.io/kubelet-serving", "request": "eA=="}});
-        let csr = || Write::create("certificates.k8s.io", "certificatesigningrequests", "", csr.clone());
-        for strict in [true, false] {
-            assert_eq!(
-                try_with(&cluster, token(), strict, true).await.is_ok(),
-                !strict,
-                "ServiceAccountNodeAudienceRestriction"
-            );
-            let allowed = try_with(&cluster, csr(), true, strict).await.is_ok();
-            assert_eq!(allowed, !strict, "AllowInsecureKubeletCertificateSigningRequests");
-        }
-    }
-
-    #[tokio::test]
-    async fn its_own_lease() {
-        let cluster = Arc::new(Fixed::default());
-        let lease = |namespace: &'static str, name: &str| {
-            Write::create("coordination.k8s.io", "leases", namespace, json!({"metadata": {"name": name}}))
-        };
-        assert_eq!(try_it(&cluster, lease("kube-node-lease", "n1")).await, Ok(()));
-        assert!(try_it(&cluster, lease("kube-node-lease", "n2")).await.is_err());
-        assert!(try_it(&cluster, lease("default", "n1")).await.is_err());
-    }
-}
+mod tests;

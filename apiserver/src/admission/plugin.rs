@@ -11,6 +11,7 @@ use shared::authn::UserInfo;
 use shared::status::Status;
 
 use super::reinvocation::Reinvocation;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
 
 /// Operation under admission.
@@ -75,13 +76,13 @@ impl Attributes<'_> {
     }
 
     /// Reports whether the request is for this resource (not a subresource of it).
-    pub fn is(&self, group: &str, plural: &str) -> bool {
-        self.subresource.is_empty() && self.of(group, plural)
+    pub fn is(&self, resource: GroupResource<'_>) -> bool {
+        self.subresource.is_empty() && self.of(resource)
     }
 
     /// Reports whether the request is for this resource or a subresource of it.
-    pub fn of(&self, group: &str, plural: &str) -> bool {
-        self.resource.group == group && self.resource.plural == plural
+    pub fn of(&self, resource: GroupResource<'_>) -> bool {
+        GroupResource::of(self.resource) == resource
     }
 
     /// The name to use in messages: from the path, the object, its `generateName`, or `Unknown`.

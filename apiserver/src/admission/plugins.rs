@@ -39,6 +39,31 @@ use super::{Attributes, Error, Operation, Shared};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
 use crate::egress::Egress;
+use crate::machinery::GroupResource;
+use crate::registry::admissionregistration::mutating_admission_policy::MUTATING_ADMISSION_POLICIES;
+use crate::registry::admissionregistration::mutating_admission_policy_binding::MUTATING_ADMISSION_POLICY_BINDINGS;
+use crate::registry::admissionregistration::mutating_webhook_configuration::MUTATING_WEBHOOK_CONFIGURATIONS;
+use crate::registry::admissionregistration::validating_admission_policy::VALIDATING_ADMISSION_POLICIES;
+use crate::registry::admissionregistration::validating_admission_policy_binding::VALIDATING_ADMISSION_POLICY_BINDINGS;
+use crate::registry::admissionregistration::validating_webhook_configuration::VALIDATING_WEBHOOK_CONFIGURATIONS;
+use crate::registry::certificates::certificate_signing_request::CERTIFICATE_SIGNING_REQUESTS;
+use crate::registry::certificates::cluster_trust_bundle::CLUSTER_TRUST_BUNDLES;
+use crate::registry::certificates::pod_certificate_request::POD_CERTIFICATE_REQUESTS;
+use crate::registry::core::binding::BINDINGS;
+use crate::registry::core::event::EVENTS;
+use crate::registry::core::limit_range::LIMIT_RANGES;
+use crate::registry::core::namespace::NAMESPACES;
+use crate::registry::core::node::NODES;
+use crate::registry::core::persistent_volume::PERSISTENT_VOLUMES;
+use crate::registry::core::persistent_volume_claim::PERSISTENT_VOLUME_CLAIMS;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::resource_quota::RESOURCE_QUOTAS;
+use crate::registry::core::service::SERVICES;
+use crate::registry::networking::ingress::INGRESSES;
+use crate::registry::networking::ingress_class::INGRESS_CLASSES;
+use crate::registry::scheduling::priority_class::PRIORITY_CLASSES;
+use crate::registry::storage::storage_class::STORAGE_CLASSES;
+use crate::registry::storage::volume_attributes_class::VOLUME_ATTRIBUTES_CLASSES;
 use crate::rows::Rows;
 
 /// Dependencies of plugins.
@@ -114,6 +139,9 @@ pub(super) enum Phase {
     Both,
 }
 
+/// A resource, and a subresource of it or an empty text for the resource itself.
+type Target = (GroupResource<'static>, &'static str);
+
 /// A line of the table.
 pub(super) struct Declaration {
     pub(super) name: &'static str,
@@ -121,11 +149,10 @@ pub(super) struct Declaration {
     pub(super) on: bool,
     phase: Phase,
     operations: &'static [Operation],
-    /// Group and resource, or `resource/subresource`, or `resource/*` for it and all of its subresources; none for
-    /// everything.
-    resources: &'static [(&'static str, &'static str)],
+    /// None for everything.
+    resources: &'static [Target],
     /// Resources that the plugin reads: a cache that is not filled yet must not look like "no limits".
-    pub(super) reads: &'static [(&'static str, &'static str)],
+    pub(super) reads: &'static [GroupResource<'static>],
     make: fn(&PluginDeps<'_>) -> Result<Shared, Error>,
 }
 
@@ -144,10 +171,7 @@ impl Declaration {
 
     /// Reports whether the plugin handles a write.
     pub(super) fn concerns(&self, a: &Attributes<'_>) -> bool {
-        let named = |(group, pattern): &(&str, &str)| {
-            let (plural, sub) = pattern.split_once('/').unwrap_or((pattern, ""));
-            a.of(group, plural) && (sub == "*" || sub == a.subresource)
-        };
+        let named = |(resource, subresource): &Target| a.of(*resource) && *subresource == a.subresource;
         self.operations.contains(&a.operation) && (self.resources.is_empty() || self.resources.iter().any(named))
     }
 }
@@ -158,11 +182,10 @@ const WRITES: &[Operation] = &[Operation::Create, Operation::Update];
 const CREATE: &[Operation] = &[Operation::Create];
 const UPDATE: &[Operation] = &[Operation::Update];
 
-const EVERYTHING: &[(&str, &str)] = &[];
-const PODS: &[(&str, &str)] = &[("", "pods")];
-const NAMESPACES: &[(&str, &str)] = &[("", "namespaces")];
-const REGISTRATION: &str = "admissionregistration.k8s.io";
-const CERTIFICATES: &str = "certificates.k8s.io";
+const EVERYTHING: &[Target] = &[];
+/// Pods, and none of their subresources.
+const WHOLE_PODS: &[Target] = &[(PODS, "")];
+const OF_NAMESPACES: &[GroupResource<'static>] = &[NAMESPACES];
 
 use Phase::{Both, Mutates, Validates};
 
@@ -178,7 +201,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
     row("NamespaceExists", false, Validates, CHANGES, EVERYTHING, &[], |p| {
         Ok(Arc::new(NamespaceExists { reader: p.reader(), api: p.api() }))
     }),
-    row("LimitPodHardAntiAffinityTopology", false, Validates, WRITES, PODS, &[], |_| {
+    row("LimitPodHardAntiAffinityTopology", false, Validates, WRITES, WHOLE_PODS, &[], |_| {
         Ok(Arc::new(LimitPodHardAntiAffinityTopology))
     }),
     row(
@@ -186,11 +209,11 @@ pub(super) const PLUGINS: &[Declaration] = &[
         true,
         Both,
         WRITES,
-        &[("", "pods"), ("", "pods/resize"), ("", "persistentvolumeclaims")],
-        &[("", "limitranges")],
+        &[(PODS, ""), (PODS, "resize"), (PERSISTENT_VOLUME_CLAIMS, "")],
+        &[LIMIT_RANGES],
         |p| Ok(Arc::new(LimitRanger { reader: p.reader() })),
     ),
-    row("ServiceAccount", true, Both, WRITES, &[("", "pods"), ("", "pods/ephemeralcontainers")], &[], |p| {
+    row("ServiceAccount", true, Both, WRITES, &[(PODS, ""), (PODS, "ephemeralcontainers")], &[], |p| {
         Ok(Arc::new(ServiceAccount { reader: p.reader(), api: p.api() }))
     }),
     row("NodeRestriction", false, Mutates, CHANGES, EVERYTHING, &[], |p| {
@@ -203,57 +226,47 @@ pub(super) const PLUGINS: &[Declaration] = &[
             requests: !flags.enabled("AllowInsecureKubeletCertificateSigningRequests"),
         }))
     }),
-    row("TaintNodesByCondition", true, Mutates, CREATE, &[("", "nodes")], &[], |_| Ok(Arc::new(TaintNodesByCondition))),
-    row("AlwaysPullImages", false, Both, WRITES, &[("", "pods"), ("", "pods/ephemeralcontainers")], &[], |_| {
+    row("TaintNodesByCondition", true, Mutates, CREATE, &[(NODES, "")], &[], |_| Ok(Arc::new(TaintNodesByCondition))),
+    row("AlwaysPullImages", false, Both, WRITES, &[(PODS, ""), (PODS, "ephemeralcontainers")], &[], |_| {
         Ok(Arc::new(AlwaysPullImages))
     }),
-    row("ImagePolicyWebhook", false, Validates, WRITES, &[("", "pods"), ("", "pods/ephemeralcontainers")], &[], |p| {
+    row("ImagePolicyWebhook", false, Validates, WRITES, &[(PODS, ""), (PODS, "ephemeralcontainers")], &[], |p| {
         Ok(Arc::new(ImagePolicyWebhook::new(p.configurations.get("ImagePolicyWebhook"), p.caller.clone())?))
     }),
-    row("PodSecurity", true, Validates, WRITES, EVERYTHING, NAMESPACES, |p| {
+    row("PodSecurity", true, Validates, WRITES, EVERYTHING, OF_NAMESPACES, |p| {
         Ok(Arc::new(PodSecurity::new(p.reader(), p.api(), p.configurations.get("PodSecurity"))?))
     }),
-    row("PodNodeSelector", false, Both, CREATE, PODS, NAMESPACES, |p| {
+    row("PodNodeSelector", false, Both, CREATE, WHOLE_PODS, OF_NAMESPACES, |p| {
         Ok(Arc::new(PodNodeSelector::new(p.reader(), p.api(), p.configurations.get("PodNodeSelector"))))
     }),
-    row(
-        "Priority",
-        true,
-        Both,
-        CHANGES,
-        &[("", "pods"), ("scheduling.k8s.io", "priorityclasses")],
-        &[("scheduling.k8s.io", "priorityclasses")],
-        |p| Ok(Arc::new(Priority { reader: p.reader(), api: p.api() })),
-    ),
-    row("DefaultTolerationSeconds", true, Mutates, WRITES, PODS, &[], |p| {
+    row("Priority", true, Both, CHANGES, &[(PODS, ""), (PRIORITY_CLASSES, "")], &[PRIORITY_CLASSES], |p| {
+        Ok(Arc::new(Priority { reader: p.reader(), api: p.api() }))
+    }),
+    row("DefaultTolerationSeconds", true, Mutates, WRITES, WHOLE_PODS, &[], |p| {
         Ok(Arc::new(DefaultTolerationSeconds {
             not_ready: p.seconds("default-not-ready-toleration-seconds"),
             unreachable: p.seconds("default-unreachable-toleration-seconds"),
         }))
     }),
-    row("PodTolerationRestriction", false, Both, WRITES, PODS, NAMESPACES, |p| {
+    row("PodTolerationRestriction", false, Both, WRITES, WHOLE_PODS, OF_NAMESPACES, |p| {
         let configuration = p.configurations.get("PodTolerationRestriction");
         Ok(Arc::new(PodTolerationRestriction::new(p.reader(), p.api(), configuration)))
     }),
-    row("EventRateLimit", false, Validates, WRITES, &[("", "events")], &[], |p| {
+    row("EventRateLimit", false, Validates, WRITES, &[(EVENTS, "")], &[], |p| {
         Ok(Arc::new(EventRateLimit::new(p.configurations.get("EventRateLimit"))?))
     }),
-    row("ExtendedResourceToleration", false, Mutates, WRITES, PODS, &[], |_| Ok(Arc::new(ExtendedResourceToleration))),
-    row(
-        "DefaultStorageClass",
-        true,
-        Mutates,
-        CREATE,
-        &[("", "persistentvolumeclaims")],
-        &[("storage.k8s.io", "storageclasses")],
-        |p| Ok(Arc::new(DefaultStorageClass { reader: p.reader() })),
-    ),
+    row("ExtendedResourceToleration", false, Mutates, WRITES, WHOLE_PODS, &[], |_| {
+        Ok(Arc::new(ExtendedResourceToleration))
+    }),
+    row("DefaultStorageClass", true, Mutates, CREATE, &[(PERSISTENT_VOLUME_CLAIMS, "")], &[STORAGE_CLASSES], |p| {
+        Ok(Arc::new(DefaultStorageClass { reader: p.reader() }))
+    }),
     row(
         "StorageObjectInUseProtection",
         true,
         Mutates,
         CREATE,
-        &[("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("storage.k8s.io", "volumeattributesclasses")],
+        &[(PERSISTENT_VOLUME_CLAIMS, ""), (PERSISTENT_VOLUMES, ""), (VOLUME_ATTRIBUTES_CLASSES, "")],
         &[],
         |_| Ok(Arc::new(StorageObjectInUseProtection)),
     ),
@@ -265,74 +278,50 @@ pub(super) const PLUGINS: &[Declaration] = &[
         true,
         Validates,
         UPDATE,
-        &[("", "persistentvolumeclaims")],
-        &[("storage.k8s.io", "storageclasses")],
+        &[(PERSISTENT_VOLUME_CLAIMS, "")],
+        &[STORAGE_CLASSES],
         |p| Ok(Arc::new(PersistentVolumeClaimResize { reader: p.reader() })),
     ),
-    row("RuntimeClass", true, Both, CREATE, PODS, &[], |p| {
+    row("RuntimeClass", true, Both, CREATE, WHOLE_PODS, &[], |p| {
         Ok(Arc::new(RuntimeClass { reader: p.reader(), api: p.api() }))
     }),
-    row(
-        "CertificateApproval",
-        true,
-        Validates,
-        UPDATE,
-        &[(CERTIFICATES, "certificatesigningrequests/approval")],
-        &[],
-        |p| Ok(Arc::new(SignerPermission::approval(p.authorization()))),
-    ),
+    row("CertificateApproval", true, Validates, UPDATE, &[(CERTIFICATE_SIGNING_REQUESTS, "approval")], &[], |p| {
+        Ok(Arc::new(SignerPermission::approval(p.authorization())))
+    }),
     row(
         "CertificateSigning",
         true,
         Validates,
         UPDATE,
-        &[(CERTIFICATES, "certificatesigningrequests/status"), (CERTIFICATES, "podcertificaterequests/status")],
+        &[(CERTIFICATE_SIGNING_REQUESTS, "status"), (POD_CERTIFICATE_REQUESTS, "status")],
         &[],
         |p| Ok(Arc::new(SignerPermission::signing(p.authorization()))),
     ),
-    row("ClusterTrustBundleAttest", true, Validates, WRITES, &[(CERTIFICATES, "clustertrustbundles")], &[], |p| {
+    row("ClusterTrustBundleAttest", true, Validates, WRITES, &[(CLUSTER_TRUST_BUNDLES, "")], &[], |p| {
         Ok(Arc::new(SignerPermission::attest(p.authorization())))
     }),
-    row(
-        "CertificateSubjectRestriction",
-        true,
-        Validates,
-        CREATE,
-        &[(CERTIFICATES, "certificatesigningrequests")],
-        &[],
-        |_| Ok(Arc::new(CertificateSubjectRestriction)),
-    ),
-    row(
-        "DefaultIngressClass",
-        true,
-        Mutates,
-        CREATE,
-        &[("networking.k8s.io", "ingresses")],
-        &[("networking.k8s.io", "ingressclasses")],
-        |p| Ok(Arc::new(DefaultIngressClass { reader: p.reader() })),
-    ),
-    row("DenyServiceExternalIPs", false, Validates, WRITES, &[("", "services")], &[], |_| {
+    row("CertificateSubjectRestriction", true, Validates, CREATE, &[(CERTIFICATE_SIGNING_REQUESTS, "")], &[], |_| {
+        Ok(Arc::new(CertificateSubjectRestriction))
+    }),
+    row("DefaultIngressClass", true, Mutates, CREATE, &[(INGRESSES, "")], &[INGRESS_CLASSES], |p| {
+        Ok(Arc::new(DefaultIngressClass { reader: p.reader() }))
+    }),
+    row("DenyServiceExternalIPs", false, Validates, WRITES, &[(SERVICES, "")], &[], |_| {
         Ok(Arc::new(DenyServiceExternalIPs))
     }),
-    row(
-        "PodTopologyLabels",
-        true,
-        Mutates,
-        CREATE,
-        &[("", "pods"), ("", "pods/binding"), ("", "bindings")],
-        &[("", "nodes")],
-        |p| match p.deps.flags.enabled("PodTopologyLabelsAdmission") {
+    row("PodTopologyLabels", true, Mutates, CREATE, &[(PODS, ""), (PODS, "binding"), (BINDINGS, "")], &[NODES], |p| {
+        match p.deps.flags.enabled("PodTopologyLabelsAdmission") {
             true => Ok(Arc::new(PodTopologyLabels { reader: p.reader() })),
             false => Ok(Arc::new(AlwaysAdmit)),
-        },
-    ),
+        }
+    }),
     row(
         "NodeDeclaredFeatureValidator",
         true,
         Validates,
         UPDATE,
-        &[("", "pods"), ("", "pods/resize")],
-        &[("", "nodes")],
+        &[(PODS, ""), (PODS, "resize")],
+        &[NODES],
         |p| match p.deps.flags.enabled(shared::declared_features::GATE) {
             true => Ok(Arc::new(NodeDeclaredFeatureValidator { reader: p.reader() })),
             false => Ok(Arc::new(AlwaysAdmit)),
@@ -345,11 +334,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         // What is deleted is not sent: there is nothing to change.
         &[Operation::Create, Operation::Update, Operation::Connect],
         EVERYTHING,
-        &[
-            (REGISTRATION, "mutatingadmissionpolicies"),
-            (REGISTRATION, "mutatingadmissionpolicybindings"),
-            ("", "namespaces"),
-        ],
+        &[MUTATING_ADMISSION_POLICIES, MUTATING_ADMISSION_POLICY_BINDINGS, NAMESPACES],
         |p| Ok(Arc::new(MutatingPolicies::new(p.means()))),
     ),
     row(
@@ -358,7 +343,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Mutates,
         ALL,
         EVERYTHING,
-        &[(REGISTRATION, "mutatingwebhookconfigurations"), ("", "namespaces")],
+        &[MUTATING_WEBHOOK_CONFIGURATIONS, NAMESPACES],
         |p| Ok(Arc::new(MutatingWebhooks::new(p.means(), p.configurations.get("MutatingAdmissionWebhook"))?)),
     ),
     row(
@@ -367,11 +352,7 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Validates,
         ALL,
         EVERYTHING,
-        &[
-            (REGISTRATION, "validatingadmissionpolicies"),
-            (REGISTRATION, "validatingadmissionpolicybindings"),
-            ("", "namespaces"),
-        ],
+        &[VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, NAMESPACES],
         |p| Ok(Arc::new(ValidatingPolicies::new(p.means()))),
     ),
     row(
@@ -380,10 +361,10 @@ pub(super) const PLUGINS: &[Declaration] = &[
         Validates,
         ALL,
         EVERYTHING,
-        &[(REGISTRATION, "validatingwebhookconfigurations"), ("", "namespaces")],
+        &[VALIDATING_WEBHOOK_CONFIGURATIONS, NAMESPACES],
         |p| Ok(Arc::new(ValidatingWebhooks::new(p.means(), p.configurations.get("ValidatingAdmissionWebhook"))?)),
     ),
-    row("ResourceQuota", true, Validates, WRITES, EVERYTHING, &[("", "resourcequotas")], |p| {
+    row("ResourceQuota", true, Validates, WRITES, EVERYTHING, &[RESOURCE_QUOTAS], |p| {
         Ok(Arc::new(ResourceQuota::new(p.reader(), p.api(), p.configurations.get("ResourceQuota"))?))
     }),
     row("AlwaysDeny", false, Both, ALL, EVERYTHING, &[], |_| Ok(Arc::new(AlwaysDeny))),
@@ -395,8 +376,8 @@ const fn row(
     on: bool,
     phase: Phase,
     operations: &'static [Operation],
-    resources: &'static [(&'static str, &'static str)],
-    reads: &'static [(&'static str, &'static str)],
+    resources: &'static [Target],
+    reads: &'static [GroupResource<'static>],
     make: fn(&PluginDeps<'_>) -> Result<Shared, Error>,
 ) -> Declaration {
     Declaration { name, on, phase, operations, resources, reads, make }

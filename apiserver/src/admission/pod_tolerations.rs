@@ -12,6 +12,7 @@ use super::resource_quota::best_effort;
 use super::{Attributes, Plugin};
 use crate::api::{Api, Reader};
 use crate::machinery::tree;
+use crate::registry::core::namespace::NAMESPACES;
 
 const DEFAULTS: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
 const WHITELIST: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
@@ -64,9 +65,9 @@ impl PodTolerationRestriction {
     }
 
     async fn annotated(&self, a: &Attributes<'_>, key: &str) -> Result<Option<Vec<Value>>, Status> {
-        let namespace = match self.reader.get("", "namespaces", "", a.namespace) {
+        let namespace = match self.reader.get(NAMESPACES, "", a.namespace) {
             Some(namespace) => namespace,
-            None => Arc::new(self.api.get("", "namespaces", "", a.namespace).await?),
+            None => Arc::new(self.api.get(NAMESPACES, "", a.namespace).await?),
         };
         let Some(text) = tree::annotation(&namespace, key) else { return Ok(None) };
         if text.is_empty() {

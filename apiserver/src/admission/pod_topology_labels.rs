@@ -10,6 +10,9 @@ use shared::status::Status;
 use super::{Attributes, Plugin};
 use crate::api::Reader;
 use crate::machinery::tree;
+use crate::registry::core::binding::BINDINGS;
+use crate::registry::core::node::NODES;
+use crate::registry::core::pod::PODS;
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
@@ -22,8 +25,8 @@ pub(super) struct PodTopologyLabels {
 #[async_trait]
 impl Plugin for PodTopologyLabels {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let binding = a.of("", "pods") && a.subresource == "binding";
-        if !binding && !a.is("", "pods") && !a.is("", "bindings") {
+        let binding = a.of(PODS) && a.subresource == "binding";
+        if !binding && !a.is(PODS) && !a.is(BINDINGS) {
             return Ok(());
         }
         let Some(object) = a.object.as_deref_mut() else { return Ok(()) };
@@ -34,7 +37,7 @@ impl Plugin for PodTopologyLabels {
         if node.is_empty() {
             return Ok(());
         }
-        let Some(node) = self.reader.get("", "nodes", "", node) else { return Ok(()) };
+        let Some(node) = self.reader.get(NODES, "", node) else { return Ok(()) };
         for key in LABELS {
             if let Some(value) = tree::label(&node, key) {
                 *tree::field(object, &["metadata", "labels", key]) = json!(value);

@@ -10,8 +10,9 @@ use shared::status::Status;
 use super::{Attributes, Operation, Plugin};
 use crate::api::{Api, Reader};
 use crate::machinery::tree;
+use crate::registry::core::pod::PODS;
+use crate::registry::scheduling::priority_class::PRIORITY_CLASSES;
 
-const GROUP: &str = "scheduling.k8s.io";
 const SYSTEM: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
 
 /// The plugin.
@@ -25,7 +26,7 @@ pub(super) struct Priority {
 #[async_trait]
 impl Plugin for Priority {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is("", "pods") {
+        if !a.is(PODS) {
             return Ok(());
         }
         match a.operation {
@@ -48,7 +49,7 @@ impl Plugin for Priority {
     }
 
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if !a.is(GROUP, "priorityclasses") {
+        if !a.is(PRIORITY_CLASSES) {
             return Ok(());
         }
         if a.operation == Operation::Delete {
@@ -73,7 +74,7 @@ impl Plugin for Priority {
 impl Priority {
     fn default_class(&self) -> Option<Arc<serde_json::Value>> {
         self.reader
-            .list(GROUP, "priorityclasses", None)
+            .list(PRIORITY_CLASSES, None)
             .into_iter()
             .filter(|c| tree::flag(c, "/globalDefault"))
             .min_by_key(|c| (tree::int(c, "/value").unwrap_or(0), tree::name(c).to_owned()))
@@ -85,9 +86,9 @@ impl Priority {
         let class = if name.is_empty() {
             self.default_class()
         } else {
-            match self.reader.get(GROUP, "priorityclasses", "", &name) {
+            match self.reader.get(PRIORITY_CLASSES, "", &name) {
                 Some(class) => Some(class),
-                None => match self.api.get(GROUP, "priorityclasses", "", &name).await {
+                None => match self.api.get(PRIORITY_CLASSES, "", &name).await {
                     Ok(class) => Some(Arc::new(class)),
                     Err(status) if status.code == 404 => {
                         return Err(a.forbidden(format!("no PriorityClass with name {name} was found")));

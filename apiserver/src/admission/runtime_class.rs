@@ -10,8 +10,8 @@ use shared::status::Status;
 use super::{Attributes, Plugin, resource_list};
 use crate::api::{Api, Reader};
 use crate::machinery::tree;
-
-const GROUP: &str = "node.k8s.io";
+use crate::registry::core::pod::PODS;
+use crate::registry::node::runtime_class::RUNTIME_CLASSES;
 
 /// The plugin.
 pub(super) struct RuntimeClass {
@@ -34,7 +34,7 @@ impl Plugin for RuntimeClass {
 
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let class = self.class(a).await?;
-        let Some(pod) = a.object().filter(|_| a.is("", "pods")) else { return Ok(()) };
+        let Some(pod) = a.object().filter(|_| a.is(PODS)) else { return Ok(()) };
         let overhead = resource_list::read(pod, "/spec/overhead");
         let fixed = class.map(|c| resource_list::read(&c, "/overhead/podFixed")).unwrap_or_default();
         if tree::has(pod, "/spec/overhead") && fixed.is_empty() && !overhead.is_empty() {
@@ -52,16 +52,16 @@ impl Plugin for RuntimeClass {
 impl RuntimeClass {
     async fn class(&self, a: &Attributes<'_>) -> Result<Option<Arc<Value>>, Status> {
         let name = match a.object() {
-            Some(pod) if a.is("", "pods") => tree::text(pod, "/spec/runtimeClassName").to_owned(),
+            Some(pod) if a.is(PODS) => tree::text(pod, "/spec/runtimeClassName").to_owned(),
             _ => return Ok(None),
         };
         if name.is_empty() {
             return Ok(None);
         }
-        if let Some(class) = self.reader.get(GROUP, "runtimeclasses", "", &name) {
+        if let Some(class) = self.reader.get(RUNTIME_CLASSES, "", &name) {
             return Ok(Some(class));
         }
-        match self.api.get(GROUP, "runtimeclasses", "", &name).await {
+        match self.api.get(RUNTIME_CLASSES, "", &name).await {
             Ok(class) => Ok(Some(Arc::new(class))),
             Err(status) if status.code == 404 => {
                 Err(a.forbidden(format!("pod rejected: RuntimeClass {name:?} not found")))

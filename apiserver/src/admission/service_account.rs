@@ -15,6 +15,8 @@ use crate::api::{Api, Reader};
 use crate::authz::node::{pod_config_maps, pod_secrets};
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::service_account::SERVICE_ACCOUNTS;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
@@ -32,7 +34,7 @@ pub(super) struct ServiceAccount {
 impl Plugin for ServiceAccount {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         if a.operation != Operation::Create
-            || !a.is("", "pods")
+            || !a.is(PODS)
             || a.object().is_none_or(|pod| tree::annotation(pod, MIRROR).is_some())
         {
             return Ok(());
@@ -96,10 +98,10 @@ impl ServiceAccount {
 
     async fn account(&self, a: &Attributes<'_>) -> Result<Arc<Value>, Status> {
         let name = a.object().map_or("", |pod| tree::text(pod, "/spec/serviceAccountName"));
-        if let Some(account) = self.reader.get("", "serviceaccounts", a.namespace, name) {
+        if let Some(account) = self.reader.get(SERVICE_ACCOUNTS, a.namespace, name) {
             return Ok(account);
         }
-        match self.api.get("", "serviceaccounts", a.namespace, name).await {
+        match self.api.get(SERVICE_ACCOUNTS, a.namespace, name).await {
             Ok(account) => Ok(Arc::new(account)),
             Err(status) => {
                 let why =

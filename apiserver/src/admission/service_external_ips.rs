@@ -6,6 +6,7 @@ use shared::status::Status;
 
 use super::{Attributes, Plugin};
 use crate::machinery::tree;
+use crate::registry::core::service::SERVICES;
 
 /// The plugin.
 pub(super) struct DenyServiceExternalIPs;
@@ -13,7 +14,7 @@ pub(super) struct DenyServiceExternalIPs;
 #[async_trait]
 impl Plugin for DenyServiceExternalIPs {
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let Some(new) = a.object().filter(|_| a.is("", "services")) else { return Ok(()) };
+        let Some(new) = a.object().filter(|_| a.is(SERVICES)) else { return Ok(()) };
         let old = a.old_object.map(|o| tree::strings(o, "/spec/externalIPs")).unwrap_or_default();
         if tree::strings(new, "/spec/externalIPs").iter().all(|ip| old.contains(ip)) {
             return Ok(());

@@ -10,7 +10,12 @@ use shared::types::OLD_CLASS;
 
 use super::{Attributes, Plugin, resource_list};
 use crate::api::Reader;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::core::persistent_volume::PERSISTENT_VOLUMES;
+use crate::registry::core::persistent_volume_claim::PERSISTENT_VOLUME_CLAIMS;
+use crate::registry::storage::storage_class::STORAGE_CLASSES;
+use crate::registry::storage::volume_attributes_class::VOLUME_ATTRIBUTES_CLASSES;
 
 const DEFAULT: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
@@ -37,7 +42,7 @@ impl Plugin for DefaultStorageClass {
         if tree::has(claim, "/spec/storageClassName") || tree::annotation(claim, OLD_CLASS).is_some() {
             return Ok(());
         }
-        let mut classes = self.reader.list("storage.k8s.io", "storageclasses", None);
+        let mut classes = self.reader.list(STORAGE_CLASSES, None);
         classes.retain(|c| DEFAULT.iter().any(|key| tree::annotation(c, key) == Some("true")));
         if let Some(class) = newest(classes) {
             *tree::field(claim, &["spec", "storageClassName"]) = json!(tree::name(&class));
@@ -49,16 +54,16 @@ impl Plugin for DefaultStorageClass {
 /// Volumes, claims and attribute classes are kept while in use: they are born with a finalizer.
 pub(super) struct StorageObjectInUseProtection;
 
-const FINALIZERS: [(&str, &str, &str); 3] = [
-    ("", "persistentvolumeclaims", "kubernetes.io/pvc-protection"),
-    ("", "persistentvolumes", "kubernetes.io/pv-protection"),
-    ("storage.k8s.io", "volumeattributesclasses", "kubernetes.io/vac-protection"),
+const FINALIZERS: [(GroupResource<'static>, &str); 3] = [
+    (PERSISTENT_VOLUME_CLAIMS, "kubernetes.io/pvc-protection"),
+    (PERSISTENT_VOLUMES, "kubernetes.io/pv-protection"),
+    (VOLUME_ATTRIBUTES_CLASSES, "kubernetes.io/vac-protection"),
 ];
 
 #[async_trait]
 impl Plugin for StorageObjectInUseProtection {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        let Some((_, _, finalizer)) = FINALIZERS.iter().find(|(group, plural, _)| a.is(group, plural)) else {
+        let Some((_, finalizer)) = FINALIZERS.iter().find(|(resource, _)| a.is(*resource)) else {
             return Ok(());
         };
         if let Some(object) = a.object.as_deref_mut()
@@ -94,10 +99,7 @@ impl Plugin for PersistentVolumeClaimResize {
             None => tree::text(new, "/spec/storageClassName"),
         };
         let grows = !class.is_empty()
-            && self
-                .reader
-                .get("storage.k8s.io", "storageclasses", "", class)
-                .is_some_and(|c| tree::flag(&c, "/allowVolumeExpansion"));
+            && self.reader.get(STORAGE_CLASSES, "", class).is_some_and(|c| tree::flag(&c, "/allowVolumeExpansion"));
         if grows {
             return Ok(());
         }

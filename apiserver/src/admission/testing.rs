@@ -18,6 +18,7 @@ use super::{Attributes, Operation, Plugin, Reinvocation};
 use crate::api::{Api, Changed, Changes, DeleteArgs, Pipeline, Reader, Source, Stored};
 use crate::authz::{Authorization, Mode};
 use crate::egress::Egress;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
 use crate::rows::Rows;
 
@@ -70,39 +71,39 @@ impl Fixed {
 }
 
 impl Reader for Fixed {
-    fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.objects.lock().get(&key(group, plural, namespace, name)).cloned()
+    fn get(&self, resource: GroupResource<'_>, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.objects.lock().get(&key(resource.group, resource.plural, namespace, name)).cloned()
     }
 
-    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+    fn list(&self, resource: GroupResource<'_>, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let objects = self.objects.lock();
-        let wanted = |k: &Key| k.0 == group && k.1 == plural && namespace.is_none_or(|n| n == k.2);
+        let wanted = |k: &Key| k.0 == resource.group && k.1 == resource.plural && namespace.is_none_or(|n| n == k.2);
         objects.iter().filter(|(k, _)| wanted(k)).map(|(_, o)| o.clone()).collect()
     }
 
-    fn version(&self, _: &str, _: &str) -> u64 {
+    fn version(&self, _: GroupResource<'_>) -> u64 {
         self.version.load(Ordering::SeqCst)
     }
 
-    fn synced(&self, _: &str, _: &str) -> bool {
+    fn synced(&self, _: GroupResource<'_>) -> bool {
         true
     }
 
-    fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
+    fn source(&self, resource: GroupResource<'_>) -> Option<Arc<dyn Source>> {
         let held = Self { objects: self.objects.clone(), version: self.version.clone(), bell: self.bell.clone() };
-        Some(Arc::new(Whole { held, group: group.to_owned(), plural: plural.to_owned() }))
+        Some(Arc::new(Whole { held, group: resource.group.to_owned(), plural: resource.plural.to_owned() }))
     }
 
-    fn changed<'a>(&'a self, group: &'a str, plural: &'a str, since: u64) -> BoxFuture<'a, ()> {
+    fn changed<'a>(&'a self, resource: GroupResource<'a>, since: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            while self.version(group, plural) == since {
+            while self.version(resource) == since {
                 self.bell.notified().await;
             }
         })
     }
 
-    fn stored(&self, group: &str, plural: &str) -> Option<Stored> {
-        Some(Stored { objects: self.list(group, plural, None).len() as u64, size: 1000 })
+    fn stored(&self, resource: GroupResource<'_>) -> Option<Stored> {
+        Some(Stored { objects: self.list(resource, None).len() as u64, size: 1000 })
     }
 }
 
@@ -115,7 +116,7 @@ struct Whole {
 
 impl Source for Whole {
     fn version(&self) -> u64 {
-        self.held.version("", "") + 1
+        self.held.version(GroupResource::new("", "")) + 1
     }
 
     fn synced(&self) -> bool {
@@ -124,10 +125,8 @@ impl Source for Whole {
 
     fn changes(&self, _: u64) -> Changes {
         let version = self.version();
-        let objects = self.held.list(&self.group, &self.plural, None).into_iter().map(|o| Changed {
-            namespace: tree::namespace(&o).to_owned(),
-            name: tree::name(&o).to_owned(),
-            object: Some(o),
+        let objects = self.held.list(GroupResource::new(&self.group, &self.plural), None).into_iter().map(|o| {
+            Changed { namespace: tree::namespace(&o).to_owned(), name: tree::name(&o).to_owned(), object: Some(o) }
         });
         Changes { version, complete: true, objects: objects.collect() }
     }
@@ -138,18 +137,18 @@ struct Objects(Arc<Fixed>);
 #[async_trait]
 impl Pipeline for Objects {
     async fn get(&self, resource: &Row, namespace: &str, name: &str) -> Result<Value, Status> {
-        let found = self.0.get(&resource.group, &resource.plural, namespace, name);
+        let found = self.0.get(GroupResource::of(resource), namespace, name);
         found.map(|o| o.as_ref().clone()).ok_or_else(|| Status::not_found(&resource.group, &resource.plural, name))
     }
 
     async fn list(&self, resource: &Row, namespace: Option<&str>) -> Result<Vec<Value>, Status> {
-        let found = self.0.list(&resource.group, &resource.plural, namespace);
+        let found = self.0.list(GroupResource::of(resource), namespace);
         Ok(found.into_iter().map(|o| o.as_ref().clone()).collect())
     }
 
     async fn create(&self, _: &UserInfo, resource: &Row, namespace: &str, mut object: Value) -> Result<Value, Status> {
         let name = tree::name(&object).to_owned();
-        if self.0.get(&resource.group, &resource.plural, namespace, &name).is_some() {
+        if self.0.get(GroupResource::of(resource), namespace, &name).is_some() {
             return Err(Status::already_exists(&resource.group, &resource.plural, &name));
         }
         *tree::field(&mut object, &["metadata", "resourceVersion"]) = "1".into();

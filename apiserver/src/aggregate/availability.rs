@@ -13,6 +13,7 @@ use super::service::ApiService;
 use crate::api::Reader;
 use crate::machinery::tree;
 use crate::registry::api_services::Condition;
+use crate::registry::discovery::endpoint_slice::ENDPOINT_SLICES;
 
 /// Questions asked at once; one good answer is enough.
 const ATTEMPTS: usize = 5;
@@ -60,7 +61,7 @@ pub(super) fn condition_from_objects(
 
 /// The endpoint slices of a service.
 pub(super) fn slices(reader: &dyn Reader, namespace: &str, name: &str) -> Vec<Arc<Value>> {
-    let mut all = reader.list("discovery.k8s.io", "endpointslices", Some(namespace));
+    let mut all = reader.list(ENDPOINT_SLICES, Some(namespace));
     all.retain(|slice| tree::label(slice, "kubernetes.io/service-name") == Some(name));
     all
 }

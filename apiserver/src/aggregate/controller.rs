@@ -18,12 +18,15 @@ use tokio::time::Instant;
 use super::availability::{self};
 use super::registrar::{ServiceAction, desired, steps};
 use super::service::ApiService;
-use super::{Aggregator, Backend, Directory, Discovered, GROUP, GroupVersion, PLURAL, Remote, discovery};
+use super::{Aggregator, Backend, Directory, Discovered, GroupVersion, Remote, discovery};
 use crate::api::{DeleteArgs, Source};
 use crate::machinery::identity::server_user;
 use crate::machinery::meta;
 use crate::machinery::tree;
 use crate::registry::api_services::{Condition, set};
+use crate::registry::apiregistration::api_service::API_SERVICES;
+use crate::registry::core::service::SERVICES;
+use crate::registry::discovery::endpoint_slice::ENDPOINT_SLICES;
 use crate::rows::Rows;
 
 /// Changes that come together are looked at together.
@@ -80,7 +83,7 @@ impl Aggregator {
     pub async fn run(self: Arc<Self>, rows: Rows, defined: impl Future<Output = ()>, ready: impl Fn()) {
         defined.await;
         let reader = self.reader.clone();
-        let Some(source) = reader.source(GROUP, PLURAL) else { return };
+        let Some(source) = reader.source(API_SERVICES) else { return };
         let mut controller = Controller {
             aggregator: self,
             rows,
@@ -93,10 +96,10 @@ impl Aggregator {
             registered: None,
             first: true,
         };
-        reader.changed(GROUP, PLURAL, u64::MAX).await;
+        reader.changed(API_SERVICES, u64::MAX).await;
         let mut seen = 0;
         loop {
-            let version = reader.version(GROUP, PLURAL);
+            let version = reader.version(API_SERVICES);
             seen = controller.follow(source.as_ref(), seen);
             controller.register().await;
             controller.mark_local().await;
@@ -116,22 +119,22 @@ impl Aggregator {
             ServiceAction::Create(wanted) => {
                 let object = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
                     "metadata": {"name": wanted.name(), "labels": wanted.labels()}, "spec": wanted.spec()});
-                match api.create(&user, GROUP, PLURAL, "", object).await {
+                match api.create(&user, API_SERVICES, "", object).await {
                     Err(status) if status.is_already_exists() => Ok(()),
                     outcome => outcome.map(drop),
                 }
             }
             ServiceAction::Update(wanted) => {
-                let mut object = api.get(GROUP, PLURAL, "", &wanted.name()).await?;
+                let mut object = api.get(API_SERVICES, "", &wanted.name()).await?;
                 object["spec"] = wanted.spec();
                 for (key, value) in wanted.labels().as_object().into_iter().flatten() {
                     *tree::field(&mut object, &["metadata", "labels", key]) = value.clone();
                 }
-                api.update(&user, GROUP, PLURAL, "", object).await.map(drop)
+                api.update(&user, API_SERVICES, "", object).await.map(drop)
             }
             ServiceAction::Delete(name, uid) => {
                 let args = DeleteArgs { uid: Some(uid), ..DeleteArgs::default() };
-                api.delete(&user, GROUP, PLURAL, "", &name, args).await
+                api.delete(&user, API_SERVICES, "", &name, args).await
             }
         };
         match outcome {
@@ -144,14 +147,14 @@ impl Aggregator {
     /// Writes a condition unless it is there.
     async fn mark(&self, name: String, condition: Condition) -> Result<(), Status> {
         let api = &self.api;
-        let mut object = match api.get(GROUP, PLURAL, "", &name).await {
+        let mut object = match api.get(API_SERVICES, "", &name).await {
             Err(status) if status.is_not_found() => return Ok(()),
             outcome => outcome?,
         };
         if !set(&mut object, &condition, &meta::now()) {
             return Ok(());
         }
-        match api.update(&server_user(), GROUP, PLURAL, "status", object).await {
+        match api.update(&server_user(), API_SERVICES, "status", object).await {
             Err(status) if status.is_conflict() || status.is_not_found() => Ok(()),
             outcome => outcome.map(drop),
         }
@@ -262,13 +265,13 @@ impl Controller {
         }
         let reader = self.aggregator.reader.clone();
         // Both have been read before anything is said to be missing.
-        reader.changed("", "services", u64::MAX).await;
-        reader.changed("discovery.k8s.io", "endpointslices", u64::MAX).await;
-        self.seen = (reader.version("", "services"), reader.version("discovery.k8s.io", "endpointslices"));
+        reader.changed(SERVICES, u64::MAX).await;
+        reader.changed(ENDPOINT_SLICES, u64::MAX).await;
+        self.seen = (reader.version(SERVICES), reader.version(ENDPOINT_SLICES));
         let now = Instant::now();
         for remote in self.remotes.values() {
             let (api, Some(behind)) = (&remote.service, &remote.service.behind) else { continue };
-            let service = reader.get("", "services", &behind.namespace, &behind.name);
+            let service = reader.get(SERVICES, &behind.namespace, &behind.name);
             let slices = availability::slices(reader.as_ref(), &behind.namespace, &behind.name);
             let of = fingerprint(api, service.as_deref(), &slices);
             let check = self.checks.entry(api.name.clone()).or_insert(ServerCheck {
@@ -347,12 +350,12 @@ impl Controller {
                     self.finish(done).await;
                 }
             }
-            () = reader.changed(GROUP, PLURAL, version) => tokio::time::sleep(TOGETHER).await,
+            () = reader.changed(API_SERVICES, version) => tokio::time::sleep(TOGETHER).await,
             () = self.rows.changed(generation.unwrap_or_default()), if generation.is_some() => {
                 tokio::time::sleep(TOGETHER).await;
             }
-            () = reader.changed("", "services", services), if remotes => {}
-            () = reader.changed("discovery.k8s.io", "endpointslices", slices), if remotes => {}
+            () = reader.changed(SERVICES, services), if remotes => {}
+            () = reader.changed(ENDPOINT_SLICES, slices), if remotes => {}
             () = tokio::time::sleep_until(due), if remotes => {}
             () = tokio::time::sleep(retry) => {}
         }

@@ -32,7 +32,7 @@ use crate::api::{Api, Reader, ServerContext};
 use crate::egress::Egress;
 pub use backend::Backend;
 pub use proxy::holding;
-pub use service::{ApiService, GROUP, GroupVersion, PLURAL, PROXIED, preference};
+pub use service::{ApiService, GROUP, GroupVersion, PROXIED, preference};
 
 /// A group version that another server answers.
 pub struct Remote {

@@ -4,12 +4,11 @@ use proto::Value;
 
 use crate::machinery::tree;
 use crate::registry::api_services::AVAILABLE;
+use crate::registry::apiregistration::api_service::API_SERVICES;
 use crate::rows::builtin_group;
 
 /// The group of API services.
-pub const GROUP: &str = "apiregistration.k8s.io";
-/// Plural of API services.
-pub const PLURAL: &str = "apiservices";
+pub const GROUP: &str = API_SERVICES.group;
 
 /// Header of a request that was sent on to a peer: nobody does it again.
 pub const PROXIED: &str = "x-kubernetes-peer-proxied";

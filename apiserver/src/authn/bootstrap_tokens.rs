@@ -13,6 +13,7 @@ use shared::authn::{AuthnError, Identity, UserInfo};
 use super::{TokenAuthenticator, constant_time_eq};
 use crate::api::Reader;
 use crate::machinery::tree;
+use crate::registry::core::secret::SECRETS;
 
 const GROUP: &str = "system:bootstrappers";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -31,10 +32,10 @@ impl TokenAuthenticator for BootstrapTokens {
     async fn token(&self, token: &str, _: &[String]) -> Result<Option<Identity>, AuthnError> {
         let Some((id, secret)) = split(token) else { return Ok(None) };
         // A cache is read when it is first asked for, and until then it knows no token.
-        if !self.reader.synced("", "secrets") {
-            tokio::time::timeout(READ_LIMIT, self.reader.changed("", "secrets", 0)).await.ok();
+        if !self.reader.synced(SECRETS) {
+            tokio::time::timeout(READ_LIMIT, self.reader.changed(SECRETS, 0)).await.ok();
         }
-        let stored = self.reader.get("", "secrets", "kube-system", &format!("bootstrap-token-{id}"));
+        let stored = self.reader.get(SECRETS, "kube-system", &format!("bootstrap-token-{id}"));
         let now = jiff::Timestamp::now();
         Ok(stored.and_then(|stored| identify(&stored, id, secret, now)).map(Identity::from))
     }
@@ -97,6 +98,7 @@ mod tests {
 
     use super::*;
     use crate::api::{Source, Stored};
+    use crate::machinery::GroupResource;
 
     fn secret(pairs: &[(&str, &str)]) -> Value {
         let mut data = serde_json::Map::new();
@@ -143,31 +145,31 @@ mod tests {
     }
 
     impl Reader for Unread {
-        fn get(&self, _: &str, _: &str, _: &str, _: &str) -> Option<Arc<Value>> {
+        fn get(&self, _: GroupResource<'_>, _: &str, _: &str) -> Option<Arc<Value>> {
             self.read.load(Ordering::SeqCst).then(|| Arc::new(self.secret.clone()))
         }
 
-        fn list(&self, _: &str, _: &str, _: Option<&str>) -> Vec<Arc<Value>> {
+        fn list(&self, _: GroupResource<'_>, _: Option<&str>) -> Vec<Arc<Value>> {
             Vec::new()
         }
 
-        fn version(&self, _: &str, _: &str) -> u64 {
+        fn version(&self, _: GroupResource<'_>) -> u64 {
             0
         }
 
-        fn synced(&self, _: &str, _: &str) -> bool {
+        fn synced(&self, _: GroupResource<'_>) -> bool {
             self.read.load(Ordering::SeqCst)
         }
 
-        fn source(&self, _: &str, _: &str) -> Option<Arc<dyn Source>> {
+        fn source(&self, _: GroupResource<'_>) -> Option<Arc<dyn Source>> {
             None
         }
 
-        fn changed<'a>(&'a self, _: &'a str, _: &'a str, _: u64) -> BoxFuture<'a, ()> {
+        fn changed<'a>(&'a self, _: GroupResource<'a>, _: u64) -> BoxFuture<'a, ()> {
             Box::pin(async { self.read.store(true, Ordering::SeqCst) })
         }
 
-        fn stored(&self, _: &str, _: &str) -> Option<Stored> {
+        fn stored(&self, _: GroupResource<'_>) -> Option<Stored> {
             None
         }
     }

@@ -12,19 +12,20 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use serde_json::Value;
 
 use crate::api::{Reader, Source};
+use crate::machinery::GroupResource;
 
 /// Index derived from objects.
 pub trait Observer {
     /// Takes over one object's current state; `None` when it is gone.
-    fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>);
+    fn observe(&mut self, resource: GroupResource<'_>, namespace: &str, name: &str, object: Option<&Value>);
     /// The objects of a resource it has taken over: namespace and name.
-    fn known(&self, plural: &str) -> Vec<(String, String)>;
+    fn known(&self, resource: GroupResource<'_>) -> Vec<(String, String)>;
 }
 
 /// Index that is kept in step with watch caches, change by change.
 pub struct Follower<T> {
     derived: RwLock<T>,
-    sources: &'static [(&'static str, &'static str)],
+    sources: &'static [GroupResource<'static>],
     reader: Arc<dyn Reader>,
     opened: OnceLock<Vec<Option<Arc<dyn Source>>>>,
     seen: Vec<AtomicU64>,
@@ -33,14 +34,14 @@ pub struct Follower<T> {
 }
 
 impl<T: Observer + Default> Follower<T> {
-    /// Over these resources (group and plural), which are opened at the first use.
-    pub fn new(reader: Arc<dyn Reader>, sources: &'static [(&'static str, &'static str)]) -> Self {
+    /// Over these resources, which are opened at the first use.
+    pub fn new(reader: Arc<dyn Reader>, sources: &'static [GroupResource<'static>]) -> Self {
         let seen = sources.iter().map(|_| AtomicU64::new(0)).collect();
         Self { derived: RwLock::default(), sources, reader, opened: OnceLock::new(), seen, turn: Mutex::default() }
     }
 
     fn opened(&self) -> &[Option<Arc<dyn Source>>] {
-        self.opened.get_or_init(|| self.sources.iter().map(|(g, p)| self.reader.source(g, p)).collect())
+        self.opened.get_or_init(|| self.sources.iter().map(|resource| self.reader.source(*resource)).collect())
     }
 
     /// Reports whether all resources have been read. The first call opens them.
@@ -66,21 +67,21 @@ impl<T: Observer + Default> Follower<T> {
         if source.version() == since {
             return;
         }
-        let plural = self.sources[at].1;
+        let resource = self.sources[at];
         // Objects are decoded before the lock is taken.
         let news = source.changes(since);
         let mut derived = self.derived.write();
         if news.complete {
-            let mut gone: HashSet<(String, String)> = derived.known(plural).into_iter().collect();
+            let mut gone: HashSet<(String, String)> = derived.known(resource).into_iter().collect();
             for object in &news.objects {
                 gone.remove(&(object.namespace.clone(), object.name.clone()));
             }
             for (namespace, name) in gone {
-                derived.observe(plural, &namespace, &name, None);
+                derived.observe(resource, &namespace, &name, None);
             }
         }
         for object in &news.objects {
-            derived.observe(plural, &object.namespace, &object.name, object.object.as_deref());
+            derived.observe(resource, &object.namespace, &object.name, object.object.as_deref());
         }
         drop(derived);
         self.seen[at].store(news.version, Ordering::Release);

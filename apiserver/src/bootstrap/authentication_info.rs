@@ -16,6 +16,7 @@ use super::backoff;
 use crate::api::{Api, DeleteArgs};
 use crate::machinery::identity::server_user;
 use crate::machinery::tree;
+use crate::registry::core::config_map::CONFIG_MAPS;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
@@ -135,7 +136,7 @@ async fn reconcile(api: &Api, data: &BTreeMap<String, String>, today: &str) -> R
     let written = write(api, NAME, |stored| planned(stored, data, Timestamp::now())).await;
     if written.as_ref().err().is_some_and(is_too_large) {
         // Begun anew, it holds what this server and those that are still there say.
-        api.delete(&server_user(), "", "configmaps", NAMESPACE, NAME, DeleteArgs::default()).await?;
+        api.delete(&server_user(), CONFIG_MAPS, NAMESPACE, NAME, DeleteArgs::default()).await?;
     }
     written?;
     write(api, TRACKING, |stored| tracked(stored, today)).await
@@ -162,13 +163,13 @@ fn config_map(name: &str) -> Value {
 
 async fn write(api: &Api, name: &str, plan: impl Fn(Option<&Value>) -> Option<Value> + Send) -> Result<(), Status> {
     let user = server_user();
-    match api.get("", "configmaps", NAMESPACE, name).await {
+    match api.get(CONFIG_MAPS, NAMESPACE, name).await {
         Ok(stored) => match plan(Some(&stored)) {
-            Some(object) => api.update(&user, "", "configmaps", "", object).await.map(drop),
+            Some(object) => api.update(&user, CONFIG_MAPS, "", object).await.map(drop),
             None => Ok(()),
         },
         Err(status) if status.is_not_found() => match plan(None) {
-            Some(object) => match api.create(&user, "", "configmaps", NAMESPACE, object).await {
+            Some(object) => match api.create(&user, CONFIG_MAPS, NAMESPACE, object).await {
                 Err(status) if !status.is_already_exists() => Err(status),
                 _ => Ok(()),
             },
@@ -183,6 +184,7 @@ mod tests {
     use super::*;
     use crate::admission::testing::Fixed;
     use crate::api::Reader as _;
+    use crate::machinery::GroupResource;
     use std::sync::Arc;
 
     #[tokio::test]
@@ -191,17 +193,19 @@ mod tests {
         let api = cluster.api();
         let data = |text: &str| BTreeMap::from([("requestheader-allowed-names".to_owned(), text.to_owned())]);
         let stored = || {
-            cluster.get("", "configmaps", NAMESPACE, NAME).expect("there")["data"]["requestheader-allowed-names"]
+            cluster.get(GroupResource::new("", "configmaps"), NAMESPACE, NAME).expect("there")["data"]["requestheader-allowed-names"]
                 .clone()
         };
         reconcile(&api, &data("[\"a\"]"), "2026-11-21").await.expect("written");
         assert_eq!(stored(), "[\"a\"]");
         reconcile(&api, &data("[\"b\"]"), "2026-11-22").await.expect("written");
         assert_eq!(stored(), "[\"a\",\"b\"]");
-        let before = cluster.version("", "");
+        let before = cluster.version(GroupResource::new("", ""));
         reconcile(&api, &data("[\"b\"]"), "2026-11-23").await.expect("nothing to do");
-        assert_eq!(cluster.version("", ""), before);
-        let since = cluster.get("", "configmaps", NAMESPACE, TRACKING).expect("there")["data"]["since"].clone();
+        assert_eq!(cluster.version(GroupResource::new("", "")), before);
+        let since =
+            cluster.get(GroupResource::new("", "configmaps"), NAMESPACE, TRACKING).expect("there")["data"]["since"]
+                .clone();
         assert_eq!(since, "2026-11-21");
     }
 
@@ -231,7 +235,7 @@ mod tests {
         // How many authorities are told, and since when tokens are watched.
         let stored = || {
             let text = |name, pointer| {
-                let object = cluster.get("", "configmaps", NAMESPACE, name);
+                let object = cluster.get(GroupResource::new("", "configmaps"), NAMESPACE, name);
                 object.map(|object| tree::text(&object, pointer).to_owned()).unwrap_or_default()
             };
             (text(NAME, "/data/client-ca-file").matches("BEGIN").count(), text(TRACKING, "/data/since").len())
@@ -254,11 +258,13 @@ mod tests {
         // The old one stays until it has run out.
         until((2, 10)).await;
         let user = server_user();
-        api.delete(&user, "", "configmaps", NAMESPACE, NAME, DeleteArgs::default()).await.expect("deleted");
+        api.delete(&user, GroupResource::new("", "configmaps"), NAMESPACE, NAME, DeleteArgs::default())
+            .await
+            .expect("deleted");
         until((1, 10)).await;
         let mut never = config_map(TRACKING);
         never["data"] = json!({"since": "never"});
-        api.update(&user, "", "configmaps", "", never).await.expect("written");
+        api.update(&user, GroupResource::new("", "configmaps"), "", never).await.expect("written");
         until((1, 10)).await;
         std::fs::remove_file(&path).expect("removed");
     }

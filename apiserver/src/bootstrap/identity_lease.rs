@@ -9,10 +9,10 @@ use shared::status::Status;
 use crate::api::{Api, DeleteArgs, ServerContext};
 use crate::machinery::meta::micro_time;
 use crate::machinery::{identity, tree};
+use crate::registry::coordination::lease::LEASES;
 
 use crate::machinery::identity::server_user;
 
-const GROUP: &str = "coordination.k8s.io";
 const NAMESPACE: &str = "kube-system";
 const LABEL: &str = "apiserver.kubernetes.io/identity";
 const COMPONENT: &str = "kube-apiserver";
@@ -46,7 +46,7 @@ fn expired(lease: &Value, now: jiff::Timestamp) -> bool {
 }
 
 async fn renew(api: &Api, id: &str, holder: &str, host: &str) -> Result<(), Status> {
-    let there = match api.get(GROUP, "leases", NAMESPACE, id).await {
+    let there = match api.get(LEASES, NAMESPACE, id).await {
         Ok(lease) => Some(lease),
         Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error),
@@ -54,15 +54,15 @@ async fn renew(api: &Api, id: &str, holder: &str, host: &str) -> Result<(), Stat
     let (user, new) = (server_user(), there.is_none());
     let lease = renewed(there, id, holder, host, jiff::Timestamp::now());
     let done = match new {
-        true => api.create(&user, GROUP, "leases", NAMESPACE, lease).await,
-        false => api.update(&user, GROUP, "leases", "", lease).await,
+        true => api.create(&user, LEASES, NAMESPACE, lease).await,
+        false => api.update(&user, LEASES, "", lease).await,
     };
     done.map(drop)
 }
 
 async fn collect(api: &Api) -> Result<(), Status> {
     let now = jiff::Timestamp::now();
-    for lease in api.list(GROUP, "leases", Some(NAMESPACE)).await? {
+    for lease in api.list(LEASES, Some(NAMESPACE)).await? {
         if !expired(&lease, now) {
             continue;
         }
@@ -72,7 +72,7 @@ async fn collect(api: &Api) -> Result<(), Status> {
             resource_version: Some(tree::text(&lease, "/metadata/resourceVersion").to_owned()),
             ..DeleteArgs::default()
         };
-        match api.delete(&server_user(), GROUP, "leases", NAMESPACE, tree::name(&lease), args).await {
+        match api.delete(&server_user(), LEASES, NAMESPACE, tree::name(&lease), args).await {
             Ok(()) => tracing::info!(lease = tree::name(&lease), "Deleted expired lease of an API server"),
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => return Err(error),
@@ -128,17 +128,17 @@ mod tests {
         let api = cluster.api();
         renew(&api, "apiserver-a", "apiserver-a_1", "host").await.expect("made");
         renew(&api, "apiserver-a", "apiserver-a_2", "host").await.expect("renewed");
-        let lease = cluster.get(GROUP, "leases", NAMESPACE, "apiserver-a").expect("there");
+        let lease = cluster.get(LEASES, NAMESPACE, "apiserver-a").expect("there");
         assert_eq!(tree::text(&lease, "/spec/holderIdentity"), "apiserver-a_2");
         assert_eq!(tree::label(&lease, LABEL), Some(COMPONENT));
         let old = |name: &str, labels: Value| {
             json!({"metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
             "spec": {"leaseDurationSeconds": 3600, "renewTime": "2020-01-01T00:00:00.000000Z"}})
         };
-        cluster.put(GROUP, "leases", old("apiserver-b", json!({LABEL: COMPONENT})));
-        cluster.put(GROUP, "leases", old("kube-scheduler", json!({})));
+        cluster.put(LEASES.group, LEASES.plural, old("apiserver-b", json!({LABEL: COMPONENT})));
+        cluster.put(LEASES.group, LEASES.plural, old("kube-scheduler", json!({})));
         collect(&api).await.expect("done");
-        let names: Vec<String> = cluster.list(GROUP, "leases", None).iter().map(|l| tree::name(l).to_owned()).collect();
+        let names: Vec<String> = cluster.list(LEASES, None).iter().map(|l| tree::name(l).to_owned()).collect();
         assert_eq!(names, ["apiserver-a", "kube-scheduler"]);
     }
 }

@@ -24,8 +24,17 @@ use shared::status::Status;
 use crate::api::{Api, ServerContext};
 use crate::authz::rbac::Rule;
 use crate::backoff::Backoff;
+use crate::machinery::GroupResource;
 use crate::machinery::identity::server_user;
 use crate::machinery::tree;
+use crate::registry::core::namespace::NAMESPACES;
+use crate::registry::flowcontrol::flow_schema::FLOW_SCHEMAS;
+use crate::registry::flowcontrol::priority_level_configuration::PRIORITY_LEVEL_CONFIGURATIONS;
+use crate::registry::rbac::cluster_role::CLUSTER_ROLES;
+use crate::registry::rbac::cluster_role_binding::CLUSTER_ROLE_BINDINGS;
+use crate::registry::rbac::role::ROLES;
+use crate::registry::rbac::role_binding::ROLE_BINDINGS;
+use crate::registry::scheduling::priority_class::PRIORITY_CLASSES;
 use plan::ObjectAction;
 pub use plan::flow_control;
 pub use storage_versions::StorageVersions;
@@ -78,7 +87,7 @@ impl HookProgress {
 
 /// The rules every node has, for the node authoriser.
 pub fn node_rules(gates: &FeatureGates) -> Vec<Rule> {
-    let roles = plan::rbac(gates).remove("clusterroles").unwrap_or_default();
+    let roles = plan::rbac(gates).remove(CLUSTER_ROLES.plural).unwrap_or_default();
     roles.iter().find(|r| tree::name(r) == "system:node").map(Rule::list_of).unwrap_or_default()
 }
 
@@ -140,37 +149,37 @@ async fn until_done(api: &Api, hook: &str, gates: &FeatureGates) {
 async fn reconcile(api: &Api, hook: &str, gates: &FeatureGates) -> Result<(), Status> {
     match hook {
         RBAC => {
-            let (group, wanted) = (crate::authz::rbac::GROUP, plan::rbac(gates));
+            let wanted = plan::rbac(gates);
             let has_namespaces = async {
                 for namespace in ["kube-system", "kube-public"] {
                     ensure_namespace(api, namespace).await?;
                 }
                 Ok(())
             };
-            let cluster = reconcile_all(api, group, &wanted, &["clusterroles", "clusterrolebindings"]);
+            let cluster = reconcile_all(api, &wanted, &[CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS]);
             let (one, two) = tokio::join!(cluster, has_namespaces);
             one.and(two)?;
-            reconcile_all(api, group, &wanted, &["roles", "rolebindings"]).await
+            reconcile_all(api, &wanted, &[ROLES, ROLE_BINDINGS]).await
         }
         PRIORITY => {
-            let wanted = BTreeMap::from([("priorityclasses".to_owned(), plan::priority_classes())]);
-            reconcile_all(api, "scheduling.k8s.io", &wanted, &["priorityclasses"]).await
+            let wanted = BTreeMap::from([(PRIORITY_CLASSES.plural.to_owned(), plan::priority_classes())]);
+            reconcile_all(api, &wanted, &[PRIORITY_CLASSES]).await
         }
         _ => {
-            let (group, wanted) = (plan::FLOW_GROUP, plan::flow_control());
-            let plurals = ["prioritylevelconfigurations", "flowschemas"];
-            reconcile_all(api, group, &wanted, &plurals).await?;
-            remove_outdated(api, group, &wanted, &plurals).await
+            let wanted = plan::flow_control();
+            let resources = [PRIORITY_LEVEL_CONFIGURATIONS, FLOW_SCHEMAS];
+            reconcile_all(api, &wanted, &resources).await?;
+            remove_outdated(api, &wanted, &resources).await
         }
     }
 }
 
 async fn ensure_namespace(api: &Api, name: &str) -> Result<(), Status> {
-    if api.get("", "namespaces", "", name).await.is_ok() {
+    if api.get(NAMESPACES, "", name).await.is_ok() {
         return Ok(());
     }
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    match api.create(&server_user(), "", "namespaces", "", object).await {
+    match api.create(&server_user(), NAMESPACES, "", object).await {
         Err(status) if !status.is_already_exists() => Err(status),
         _ => Ok(()),
     }
@@ -178,29 +187,28 @@ async fn ensure_namespace(api: &Api, name: &str) -> Result<(), Status> {
 
 async fn reconcile_all(
     api: &Api,
-    group: &str,
     wanted: &BTreeMap<String, Vec<Value>>,
-    plurals: &[&str],
+    resources: &[GroupResource<'static>],
 ) -> Result<(), Status> {
     let mut steps = Vec::new();
-    for plural in plurals {
+    for resource in resources {
         let found: BTreeMap<(String, String), Value> = api
-            .list(group, plural, None)
+            .list(*resource, None)
             .await?
             .into_iter()
             .map(|o| ((tree::namespace(&o).to_owned(), tree::name(&o).to_owned()), o))
             .collect();
-        for object in wanted.get(*plural).into_iter().flatten() {
+        for object in wanted.get(resource.plural).into_iter().flatten() {
             let key = (tree::namespace(object).to_owned(), tree::name(object).to_owned());
-            let step = plan::step(plural, object, found.get(&key));
+            let step = plan::step(*resource, object, found.get(&key));
             if step != ObjectAction::Keep {
-                steps.push((*plural, step));
+                steps.push((*resource, step));
             }
         }
     }
     let user = server_user();
     let writes: Vec<BoxFuture<'_, Result<(), Status>>> =
-        steps.into_iter().map(|(plural, step)| write(api, &user, group, plural, step).boxed()).collect();
+        steps.into_iter().map(|(resource, step)| write(api, &user, resource, step).boxed()).collect();
     let mut outcomes = futures::stream::iter(writes).buffer_unordered(WRITES);
     let mut first_error = Ok(());
     while let Some(outcome) = outcomes.next().await {
@@ -214,18 +222,17 @@ async fn reconcile_all(
 /// Deletes what older programs made and this one does not want.
 async fn remove_outdated(
     api: &Api,
-    group: &str,
     wanted: &BTreeMap<String, Vec<Value>>,
-    plurals: &[&str],
+    resources: &[GroupResource<'static>],
 ) -> Result<(), Status> {
-    for plural in plurals {
-        let wanted = wanted.get(*plural).map_or(&[][..], Vec::as_slice);
-        for object in api.list(group, plural, None).await?.iter().filter(|o| plan::outdated(wanted, o)) {
+    for resource in resources {
+        let wanted = wanted.get(resource.plural).map_or(&[][..], Vec::as_slice);
+        for object in api.list(*resource, None).await?.iter().filter(|o| plan::outdated(wanted, o)) {
             let args = crate::api::DeleteArgs {
                 resource_version: Some(tree::text(object, "/metadata/resourceVersion").to_owned()),
                 ..crate::api::DeleteArgs::default()
             };
-            match api.delete(&server_user(), group, plural, "", tree::name(object), args).await {
+            match api.delete(&server_user(), *resource, "", tree::name(object), args).await {
                 Err(status) if !status.is_not_found() && !status.is_conflict() => return Err(status),
                 _ => {}
             }
@@ -234,10 +241,10 @@ async fn remove_outdated(
     Ok(())
 }
 
-async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: ObjectAction) -> Result<(), Status> {
+async fn write(api: &Api, user: &UserInfo, resource: GroupResource<'_>, step: ObjectAction) -> Result<(), Status> {
     let created = |object: Value| async move {
         let namespace = tree::namespace(&object).to_owned();
-        match api.create(user, group, plural, &namespace, object).await {
+        match api.create(user, resource, &namespace, object).await {
             Err(status) if !status.is_already_exists() => Err(status),
             _ => Ok(()),
         }
@@ -245,10 +252,10 @@ async fn write(api: &Api, user: &UserInfo, group: &str, plural: &str, step: Obje
     match step {
         ObjectAction::Keep => Ok(()),
         ObjectAction::Create(object) => created(object).await,
-        ObjectAction::Update(object) => api.update(user, group, plural, "", object).await.map(drop),
+        ObjectAction::Update(object) => api.update(user, resource, "", object).await.map(drop),
         ObjectAction::Replace(object) => {
             let (namespace, name) = (tree::namespace(&object).to_owned(), tree::name(&object).to_owned());
-            api.delete(user, group, plural, &namespace, &name, crate::api::DeleteArgs::default()).await?;
+            api.delete(user, resource, &namespace, &name, crate::api::DeleteArgs::default()).await?;
             created(object).await
         }
     }
@@ -267,7 +274,7 @@ mod tests {
         for hook in HOOKS {
             reconcile(&api, hook, &FeatureGates::default()).await.expect("written");
         }
-        let count = |group: &str, plural: &str| cluster.list(group, plural, None).len();
+        let count = |group: &str, plural: &str| cluster.list(GroupResource::new(group, plural), None).len();
         let rbac = crate::authz::rbac::GROUP;
         for (group, plural, wanted) in [
             (rbac, "clusterroles", 68),
@@ -275,16 +282,16 @@ mod tests {
             (rbac, "roles", 7),
             (rbac, "rolebindings", 7),
             ("scheduling.k8s.io", "priorityclasses", 2),
-            (plan::FLOW_GROUP, "flowschemas", 11),
-            (plan::FLOW_GROUP, "prioritylevelconfigurations", 8),
+            (FLOW_SCHEMAS.group, "flowschemas", 11),
+            (FLOW_SCHEMAS.group, "prioritylevelconfigurations", 8),
         ] {
             assert_eq!(count(group, plural), wanted, "{plural}");
         }
-        let before = cluster.version("", "");
+        let before = cluster.version(GroupResource::new("", ""));
         for hook in HOOKS {
             reconcile(&api, hook, &FeatureGates::default()).await.expect("nothing to do");
         }
-        assert_eq!(cluster.version("", ""), before, "a second start writes nothing");
+        assert_eq!(cluster.version(GroupResource::new("", "")), before, "a second start writes nothing");
     }
 
     #[test]

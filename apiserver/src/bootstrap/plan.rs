@@ -6,19 +6,24 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use shared::flags::FeatureGates;
 
-use crate::authz::rbac::{Rule, missing};
+use crate::authz::rbac::{GROUP, Rule, missing};
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::core::node::NODES;
+use crate::registry::flowcontrol::flow_schema::FLOW_SCHEMAS;
+use crate::registry::flowcontrol::priority_level_configuration::PRIORITY_LEVEL_CONFIGURATIONS;
+use crate::registry::rbac::cluster_role::CLUSTER_ROLES;
+use crate::registry::rbac::cluster_role_binding::CLUSTER_ROLE_BINDINGS;
+use crate::registry::rbac::role::ROLES;
+use crate::registry::rbac::role_binding::ROLE_BINDINGS;
+use crate::rules::flow_control::FlowControlDefaults;
 
 const RBAC_TABLE: &str = include_str!("rbac.json");
 /// Rules and roles of features that are off by default.
 const GATED_TABLE: &str = include_str!("gated.json");
-const FLOW_TABLE: &str = include_str!("flowcontrol.json");
 const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const FLOW_AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
-
-/// Flow control's group.
-pub(super) const FLOW_GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
 /// Action on one object.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,24 +64,24 @@ pub(super) fn rbac(gates: &FeatureGates) -> BTreeMap<String, Vec<Value>> {
 /// Gives a cluster role more rules; one that is not there is made, and bound to whom it is for.
 fn add(all: &mut BTreeMap<String, Vec<Value>>, entry: &Value) {
     let name = tree::text(entry, "/role");
-    let roles = all.entry("clusterroles".to_owned()).or_default();
+    let roles = all.entry(CLUSTER_ROLES.plural.to_owned()).or_default();
     if let Some(rules) = roles.iter_mut().find(|r| tree::name(r) == name).and_then(|r| tree::list_mut(r, &["rules"])) {
         rules.extend(tree::list(entry, "/rules").iter().cloned());
         return;
     }
     let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
     let object = |plural: &str, fields: Value| whole(plural, fields.as_object().cloned().unwrap_or_default());
-    roles.push(object("clusterroles", json!({"name": name, "rules": entry["rules"]})));
+    roles.push(object(CLUSTER_ROLES.plural, json!({"name": name, "rules": entry["rules"]})));
     let binding = json!({"name": name, "roleRef": reference, "subjects": [entry["subject"]]});
-    all.entry("clusterrolebindings".to_owned()).or_default().push(object("clusterrolebindings", binding));
+    all.entry(CLUSTER_ROLE_BINDINGS.plural.to_owned()).or_default().push(object(CLUSTER_ROLE_BINDINGS.plural, binding));
 }
 
 /// An object of one of the plurals, from what is particular about it.
 fn whole(plural: &str, mut entry: Map<String, Value>) -> Value {
-    let kind = match plural {
-        "clusterroles" => "ClusterRole",
-        "roles" => "Role",
-        "rolebindings" => "RoleBinding",
+    let kind = match GroupResource::new(GROUP, plural) {
+        CLUSTER_ROLES => "ClusterRole",
+        ROLES => "Role",
+        ROLE_BINDINGS => "RoleBinding",
         _ => "ClusterRoleBinding",
     };
     let mut labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
@@ -90,7 +95,7 @@ fn whole(plural: &str, mut entry: Map<String, Value>) -> Value {
         }
     }
     let mut object = json!({"apiVersion": RBAC_VERSION, "kind": kind, "metadata": metadata});
-    if plural.ends_with("roles") {
+    if [ROLES.plural, CLUSTER_ROLES.plural].contains(&plural) {
         object["rules"] = Value::Null;
     }
     if let Some(fields) = object.as_object_mut() {
@@ -101,8 +106,9 @@ fn whole(plural: &str, mut entry: Map<String, Value>) -> Value {
 
 /// Takes out the rules about paths of kubelets that these ask about with `KubeletFineGrainedAuthz` alone.
 fn make_coarse(wanted: &mut BTreeMap<String, Vec<Value>>) {
-    let fine = |rule: &Value| tree::strings(rule, "/resources").iter().any(|of| of == "nodes/configz");
-    for role in wanted.get_mut("clusterroles").into_iter().flatten() {
+    let fine_resource = format!("{}/configz", NODES.plural);
+    let fine = |rule: &Value| tree::strings(rule, "/resources").iter().any(|of| *of == fine_resource);
+    for role in wanted.get_mut(CLUSTER_ROLES.plural).into_iter().flatten() {
         if let Some(rules) = role["rules"].as_array_mut() {
             rules.retain(|rule| !fine(rule));
         }
@@ -131,25 +137,19 @@ pub(super) fn priority_classes() -> Vec<Value> {
 
 /// Flow schemas and priority levels by plural.
 pub fn flow_control() -> BTreeMap<String, Vec<Value>> {
-    let whole = |plural: &str, mut entry: Map<String, Value>| {
-        let kind = if plural == "flowschemas" { "FlowSchema" } else { "PriorityLevelConfiguration" };
-        json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": kind,
-            "metadata": {"name": entry.remove("name"), "annotations": {FLOW_AUTOUPDATE: "true"}},
-            "spec": entry.remove("spec")})
-    };
-    table(FLOW_TABLE)
-        .into_iter()
-        .map(|(p, list)| (p.clone(), list.into_iter().map(|e| whole(&p, e)).collect()))
-        .collect()
+    let FlowControlDefaults { schemas, levels } = FlowControlDefaults::read();
+    BTreeMap::from(
+        [(FLOW_SCHEMAS, schemas), (PRIORITY_LEVEL_CONFIGURATIONS, levels)].map(|(r, all)| (r.plural.to_owned(), all)),
+    )
 }
 
 /// Plans the action on `wanted`, given the object stored under its name.
-pub(super) fn step(plural: &str, wanted: &Value, stored: Option<&Value>) -> ObjectAction {
+pub(super) fn step(resource: GroupResource<'_>, wanted: &Value, stored: Option<&Value>) -> ObjectAction {
     let Some(stored) = stored else { return ObjectAction::Create(wanted.clone()) };
-    match plural {
-        "clusterroles" | "roles" => role(wanted, stored),
-        "clusterrolebindings" | "rolebindings" => binding(wanted, stored),
-        "flowschemas" | "prioritylevelconfigurations" => flow(wanted, stored),
+    match resource {
+        CLUSTER_ROLES | ROLES => role(wanted, stored),
+        CLUSTER_ROLE_BINDINGS | ROLE_BINDINGS => binding(wanted, stored),
+        FLOW_SCHEMAS | PRIORITY_LEVEL_CONFIGURATIONS => flow(wanted, stored),
         _ => ObjectAction::Keep,
     }
 }
@@ -299,16 +299,16 @@ mod tests {
     #[test]
     fn roles_are_completed_unless_protected() {
         let wanted = admin();
-        assert_eq!(step("clusterroles", &wanted, None), ObjectAction::Create(wanted.clone()));
-        assert_eq!(step("clusterroles", &wanted, Some(&wanted)), ObjectAction::Keep);
+        assert_eq!(step(CLUSTER_ROLES, &wanted, None), ObjectAction::Create(wanted.clone()));
+        assert_eq!(step(CLUSTER_ROLES, &wanted, Some(&wanted)), ObjectAction::Keep);
         let mut less = wanted.clone();
         less["rules"] = json!([wanted["rules"][1], {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
-        let ObjectAction::Update(fixed) = step("clusterroles", &wanted, Some(&less)) else {
+        let ObjectAction::Update(fixed) = step(CLUSTER_ROLES, &wanted, Some(&less)) else {
             panic!("rules are missing")
         };
         assert_eq!(fixed["rules"].as_array().map(Vec::len), Some(3), "own rules stay");
         less["metadata"]["annotations"][AUTOUPDATE] = json!("false");
-        assert_eq!(step("clusterroles", &wanted, Some(&less)), ObjectAction::Keep);
+        assert_eq!(step(CLUSTER_ROLES, &wanted, Some(&less)), ObjectAction::Keep);
     }
 
     #[test]
@@ -329,10 +329,10 @@ mod tests {
         let wanted = rbac(&FeatureGates::default())["clusterrolebindings"][0].clone();
         let mut other = wanted.clone();
         other["roleRef"]["name"] = json!("view");
-        assert_eq!(step("clusterrolebindings", &wanted, Some(&other)), ObjectAction::Replace(wanted.clone()));
+        assert_eq!(step(CLUSTER_ROLE_BINDINGS, &wanted, Some(&other)), ObjectAction::Replace(wanted.clone()));
         let mut nobody = wanted.clone();
         nobody["subjects"] = json!([]);
-        assert_eq!(step("clusterrolebindings", &wanted, Some(&nobody)), ObjectAction::Update(wanted));
+        assert_eq!(step(CLUSTER_ROLE_BINDINGS, &wanted, Some(&nobody)), ObjectAction::Update(wanted));
     }
 
     #[test]
@@ -340,15 +340,15 @@ mod tests {
         let wanted = flow_control()["flowschemas"][0].clone();
         let mut edited = wanted.clone();
         edited["spec"]["matchingPrecedence"] = json!(5);
-        assert!(matches!(step("flowschemas", &wanted, Some(&edited)), ObjectAction::Update(_)));
+        assert!(matches!(step(FLOW_SCHEMAS, &wanted, Some(&edited)), ObjectAction::Update(_)));
         edited["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
         let own = flow_control()["flowschemas"].iter().find(|s| tree::name(s) == "service-accounts").cloned();
         let mut edited_own = own.clone().expect("a schema");
         edited_own["spec"]["matchingPrecedence"] = json!(5);
         edited_own["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
-        assert_eq!(step("flowschemas", &own.expect("a schema"), Some(&edited_own)), ObjectAction::Keep);
+        assert_eq!(step(FLOW_SCHEMAS, &own.expect("a schema"), Some(&edited_own)), ObjectAction::Keep);
         assert!(
-            matches!(step("flowschemas", &wanted, Some(&edited)), ObjectAction::Update(_)),
+            matches!(step(FLOW_SCHEMAS, &wanted, Some(&edited)), ObjectAction::Update(_)),
             "the catch-all is mandatory"
         );
     }
@@ -359,9 +359,9 @@ mod tests {
         let wanted = wanted.expect("a level");
         let mut edited = wanted.clone();
         edited["spec"]["exempt"]["nominalConcurrencyShares"] = json!(7);
-        assert!(matches!(step("prioritylevelconfigurations", &wanted, Some(&edited)), ObjectAction::Update(_)));
+        assert!(matches!(step(PRIORITY_LEVEL_CONFIGURATIONS, &wanted, Some(&edited)), ObjectAction::Update(_)));
         edited["metadata"]["annotations"][FLOW_AUTOUPDATE] = json!("false");
-        assert_eq!(step("prioritylevelconfigurations", &wanted, Some(&edited)), ObjectAction::Keep);
+        assert_eq!(step(PRIORITY_LEVEL_CONFIGURATIONS, &wanted, Some(&edited)), ObjectAction::Keep);
     }
 
     #[test]

@@ -18,17 +18,19 @@ use shared::flags::FlagSet;
 use shared::status::Status;
 
 use crate::api::{Api, RequestInfo, ServerContext};
+use crate::machinery::GroupResource;
 use crate::machinery::identity::{SERVER, server_user};
 use crate::machinery::meta;
 use crate::machinery::{identity, tree};
+use crate::registry::apiserverinternal::storage_version::STORAGE_VERSIONS;
+use crate::registry::coordination::lease::LEASES;
+use crate::registry::core::namespace::NAMESPACES;
+use crate::registry::kinds::kind_of;
 use crate::rows::{Rows, version_rank};
 
 /// The check that waits for it.
 pub const HOOK: &str = "poststarthook/built-in-resources-storage-version-updater";
 
-const GROUP: &str = "internal.apiserver.k8s.io";
-const PLURAL: &str = "storageversions";
-const LEASES: &str = "coordination.k8s.io";
 const CONDITION: &str = "AllEncodingVersionsEqual";
 /// Between looks at the lease, between attempts, and until everything is looked at again.
 const LOOK: Duration = Duration::from_millis(100);
@@ -36,42 +38,19 @@ const PAUSE: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(600);
 const ATTEMPTS: usize = 3;
 
-/// Versions that are served no more, and are understood all the same: by group and resources, all of them where none is
-/// named.
-const OLDER: &[(&str, &[&str], &[&str])] = &[
-    (
-        "admissionregistration.k8s.io",
-        &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
-        &["v1beta1"],
-    ),
-    (
-        "admissionregistration.k8s.io",
-        &["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
-        &["v1beta1", "v1alpha1"],
-    ),
-    ("apiextensions.k8s.io", &[], &["v1beta1"]),
-    ("apiregistration.k8s.io", &[], &["v1beta1"]),
-    ("apps", &["controllerrevisions", "deployments", "statefulsets"], &["v1beta2", "v1beta1"]),
-    ("apps", &["daemonsets", "replicasets"], &["v1beta2"]),
-    ("autoscaling", &[], &["v2beta2", "v2beta1"]),
-    ("batch", &["cronjobs"], &["v1beta1"]),
-    ("certificates.k8s.io", &["certificatesigningrequests"], &["v1beta1"]),
-    ("coordination.k8s.io", &["leases"], &["v1beta1"]),
-    ("discovery.k8s.io", &[], &["v1beta1"]),
-    ("events.k8s.io", &[], &["v1beta1"]),
-    ("flowcontrol.apiserver.k8s.io", &[], &["v1beta3", "v1beta2", "v1beta1"]),
-    ("networking.k8s.io", &["ingressclasses", "ingresses", "ipaddresses", "servicecidrs"], &["v1beta1"]),
-    ("node.k8s.io", &[], &["v1beta1", "v1alpha1"]),
-    ("policy", &[], &["v1beta1"]),
-    ("rbac.authorization.k8s.io", &[], &["v1beta1", "v1alpha1"]),
-    ("resource.k8s.io", &[], &["v1beta2", "v1beta1"]),
-    ("scheduling.k8s.io", &["priorityclasses"], &["v1beta1", "v1alpha1"]),
-    ("storage.k8s.io", &["csidrivers", "csinodes", "storageclasses"], &["v1beta1"]),
-    (
-        "storage.k8s.io",
-        &["csistoragecapacities", "volumeattachments", "volumeattributesclasses"],
-        &["v1beta1", "v1alpha1"],
-    ),
+/// Versions that are served no more, and are understood all the same, of all kinds of a group. Those of a kind its home
+/// says.
+const OLDER: &[(&str, &[&str])] = &[
+    ("apiextensions.k8s.io", &["v1beta1"]),
+    ("apiregistration.k8s.io", &["v1beta1"]),
+    ("autoscaling", &["v2beta2", "v2beta1"]),
+    ("discovery.k8s.io", &["v1beta1"]),
+    ("events.k8s.io", &["v1beta1"]),
+    ("flowcontrol.apiserver.k8s.io", &["v1beta3", "v1beta2", "v1beta1"]),
+    ("node.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("policy", &["v1beta1"]),
+    ("rbac.authorization.k8s.io", &["v1beta1", "v1alpha1"]),
+    ("resource.k8s.io", &["v1beta2", "v1beta1"]),
 ];
 
 /// A stored resource: group and plural.
@@ -124,11 +103,10 @@ fn encodings(rows: &Rows) -> BTreeMap<Name, Encoding> {
 
 /// The versions of a resource's own group that are understood.
 fn versions(stored: &[&Resource], row: &Resource) -> Vec<String> {
-    let older = OLDER.iter().filter(|(group, plurals, _)| {
-        *group == row.group && (plurals.is_empty() || plurals.iter().any(|plural| *plural == row.plural))
-    });
+    let of_group = OLDER.iter().filter(|(group, _)| *group == row.group).flat_map(|(_, versions)| *versions);
+    let own = kind_of(row).into_iter().flat_map(|kind| kind.life_cycle.decodes);
     let served = stored.iter().filter(|other| name(other) == name(row)).map(|other| &*other.version);
-    let mut all: Vec<&str> = served.chain(older.flat_map(|(_, _, versions)| versions.iter().copied())).collect();
+    let mut all: Vec<&str> = served.chain(of_group.chain(own).copied()).collect();
     all.sort_by_key(|version| version_rank(version));
     all.dedup();
     all.into_iter().map(|version| group_version(&row.group, version)).collect()
@@ -244,10 +222,10 @@ impl StorageVersions {
 /// Reports whether a request is exempt from waiting, because publishing needs it: storage versions, leases of servers,
 /// and their namespace.
 fn is_spared(info: &RequestInfo, user: &UserInfo) -> bool {
-    match (info.api_group.as_str(), info.resource.as_str()) {
-        (GROUP, PLURAL) => true,
-        (LEASES, "leases") => info.namespace == "kube-system",
-        ("", "namespaces") => info.verb == "create" && user.name == SERVER && user.in_group(SYSTEM_MASTERS),
+    match GroupResource::new(&info.api_group, &info.resource) {
+        STORAGE_VERSIONS => true,
+        LEASES => info.namespace == "kube-system",
+        NAMESPACES => info.verb == "create" && user.name == SERVER && user.in_group(SYSTEM_MASTERS),
         _ => false,
     }
 }
@@ -273,19 +251,19 @@ async fn publish(api: &Api, server: &str, name: &Name, encoding: &Encoding) -> R
 async fn tell_once(api: &Api, server: &str, (group, plural): &Name, encoding: &Encoding) -> Result<(), Status> {
     let object = format!("{}.{plural}", if group.is_empty() { "core" } else { group });
     let user = server_user();
-    let there = match api.get(GROUP, PLURAL, "", &object).await {
+    let there = match api.get(STORAGE_VERSIONS, "", &object).await {
         Err(error) if error.is_not_found() && error.details.as_ref().is_some_and(|d| d.name == object) => {
             let new = json!({"metadata": {"name": object}, "spec": {}, "status": {}});
-            api.create(&user, GROUP, PLURAL, "", new).await?
+            api.create(&user, STORAGE_VERSIONS, "", new).await?
         }
         other => other?,
     };
-    api.update(&user, GROUP, PLURAL, "status", told(there, server, encoding, &meta::now())).await.map(drop)
+    api.update(&user, STORAGE_VERSIONS, "status", told(there, server, encoding, &meta::now())).await.map(drop)
 }
 
 /// Tells everything once the server's lease is there, and now and then again, until dropped.
 async fn run(versions: Arc<StorageVersions>, api: Api, server: String) {
-    while api.get(LEASES, "leases", "kube-system", &server).await.is_err() {
+    while api.get(LEASES, "kube-system", &server).await.is_err() {
         tokio::time::sleep(LOOK).await;
     }
     loop {
@@ -376,9 +354,9 @@ mod tests {
         assert_eq!(ask("events.k8s.io", "events", "e", "delete"), waits("events.events.k8s.io", "<nil>"));
         assert_eq!(ask("", "pods", "e", "watch"), None);
         assert_eq!(ask("authorization.k8s.io", "subjectaccessreviews", "", "create"), None, "nothing is stored");
-        assert_eq!(ask(LEASES, "leases", "kube-system", "update"), None);
-        assert!(ask(LEASES, "leases", "kube-node-lease", "update").is_some());
-        assert_eq!(ask(GROUP, PLURAL, "", "update"), None);
+        assert_eq!(ask(LEASES.group, "leases", "kube-system", "update"), None);
+        assert!(ask(LEASES.group, "leases", "kube-node-lease", "update").is_some());
+        assert_eq!(ask(STORAGE_VERSIONS.group, STORAGE_VERSIONS.plural, "", "update"), None);
         let pods = (String::new(), "pods".to_owned());
         versions.note(&pods, &encoding("", "pods"), &Err(Status::unknown("no luck")));
         assert_eq!(ask("", "pods", "e", "create"), waits("pods", "no luck"));

@@ -12,6 +12,7 @@ use super::cache_registry::CacheRegistry;
 use super::cacher::{Cacher, Start, WatchStart};
 use super::entry::Entry;
 use crate::api::{Changed, Changes, Reader, Source, Stored};
+use crate::machinery::GroupResource;
 use crate::rows::Rows;
 use crate::storage::codec;
 
@@ -64,9 +65,9 @@ impl CacheReader {
         Self { caches, rows, trees: Trees::default() }
     }
 
-    fn cacher(&self, group: &str, plural: &str) -> Option<(Row, Arc<Cacher>)> {
+    fn cacher(&self, resource: GroupResource<'_>) -> Option<(Row, Arc<Cacher>)> {
         // What is only asked and never stored has no place in etcd: its cache would be one of everything there.
-        let row = self.rows.storage(group, plural).filter(|row| !row.etcd_prefix.is_empty())?;
+        let row = self.rows.storage(resource).filter(|row| !row.etcd_prefix.is_empty())?;
         let cacher = self.caches.cacher(&row);
         Some((row, cacher))
     }
@@ -78,39 +79,39 @@ fn tree(row: &Resource, entry: &Entry) -> Option<Arc<Value>> {
 }
 
 impl Reader for CacheReader {
-    fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let (row, cacher) = self.cacher(group, plural)?;
+    fn get(&self, resource: GroupResource<'_>, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let (row, cacher) = self.cacher(resource)?;
         let entry = if namespace.is_empty() { cacher.get(name) } else { cacher.get(&format!("{namespace}/{name}")) };
         self.trees.get(&row, &entry?)
     }
 
-    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
-        let Some((row, cacher)) = self.cacher(group, plural) else { return Vec::new() };
+    fn list(&self, resource: GroupResource<'_>, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let Some((row, cacher)) = self.cacher(resource) else { return Vec::new() };
         let scope = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
         let found = cacher.cached_entries(&scope);
         let few = found.len() <= FEW;
         found.iter().filter_map(|e| if few { self.trees.get(&row, e) } else { tree(&row, e) }).collect()
     }
 
-    fn version(&self, group: &str, plural: &str) -> u64 {
-        let Some((_, cacher)) = self.cacher(group, plural) else { return 0 };
+    fn version(&self, resource: GroupResource<'_>) -> u64 {
+        let Some((_, cacher)) = self.cacher(resource) else { return 0 };
         u64::try_from(cacher.revision()).unwrap_or(0)
     }
 
-    fn synced(&self, group: &str, plural: &str) -> bool {
-        self.cacher(group, plural).is_some_and(|(_, c)| c.is_ready())
+    fn synced(&self, resource: GroupResource<'_>) -> bool {
+        self.cacher(resource).is_some_and(|(_, c)| c.is_ready())
     }
 
-    fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
-        let (row, cacher) = self.cacher(group, plural)?;
+    fn source(&self, resource: GroupResource<'_>) -> Option<Arc<dyn Source>> {
+        let (row, cacher) = self.cacher(resource)?;
         Some(Arc::new(FollowedResource { row, cacher }))
     }
 
-    fn changed<'a>(&'a self, group: &'a str, plural: &'a str, since: u64) -> BoxFuture<'a, ()> {
+    fn changed<'a>(&'a self, resource: GroupResource<'a>, since: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let Some((_, cacher)) = self.cacher(group, plural) else { return std::future::pending().await };
+            let Some((_, cacher)) = self.cacher(resource) else { return std::future::pending().await };
             cacher.wait_ready().await;
-            if self.version(group, plural) != since {
+            if self.version(resource) != since {
                 return;
             }
             let since = i64::try_from(since).unwrap_or(0);
@@ -125,8 +126,8 @@ impl Reader for CacheReader {
         })
     }
 
-    fn stored(&self, group: &str, plural: &str) -> Option<Stored> {
-        let row = self.rows.storage(group, plural).filter(|row| !row.etcd_prefix.is_empty())?;
+    fn stored(&self, resource: GroupResource<'_>) -> Option<Stored> {
+        let row = self.rows.storage(resource).filter(|row| !row.etcd_prefix.is_empty())?;
         if !self.caches.is_cached(&row) {
             let objects = u64::try_from(self.caches.counted(&row)?).unwrap_or(u64::MAX);
             return Some(Stored { objects, size: 0 });

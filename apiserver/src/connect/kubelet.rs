@@ -12,6 +12,7 @@ use shared::status::Status;
 use super::transport::Origin;
 use crate::api::Api;
 use crate::egress::Egress;
+use crate::registry::core::node::NODES;
 
 /// The kubelets' side of the command line.
 pub(super) struct Kubelets {
@@ -55,7 +56,7 @@ impl Kubelets {
 
     /// The kubelet of a node.
     pub(super) async fn origin(&self, api: &Api, node: &str) -> Result<Origin, Status> {
-        let node = api.get("", "nodes", "", node).await?;
+        let node = api.get(NODES, "", node).await?;
         self.locate(&node)
     }
 

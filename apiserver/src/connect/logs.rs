@@ -15,6 +15,7 @@ use super::transport::collect;
 use super::{Call, Connect, messages, meters};
 use crate::machinery::query::Query;
 use crate::machinery::tree::text;
+use crate::registry::core::pod::PODS;
 
 /// Of a kubelet's refusal, so much is passed on.
 const REFUSAL: usize = 50_000;
@@ -131,7 +132,7 @@ fn refusal(code: u16, said: &str, pod: &str) -> Status {
     match code {
         500 => Status::internal(said),
         400 => Status::bad_request(said),
-        _ => Status::answered_of(code, said, "", "pods/log", pod),
+        _ => Status::answered_of(code, said, PODS.group, &format!("{}/log", PODS.plural), pod),
     }
 }
 

@@ -32,6 +32,10 @@ use shared::status::Status;
 use crate::api::{Api, RequestInfo};
 use crate::authn::FrontProxyHeaders;
 use crate::egress::Egress;
+use crate::machinery::GroupResource;
+use crate::registry::core::node::NODES;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::service::SERVICES;
 pub(crate) use handed_over::{handed_over, is_handed_over};
 use kubelet::Kubelets;
 pub(crate) use pages::{Links, ask_packed, forward, led_back};
@@ -81,9 +85,9 @@ impl Connect {
         if !info.is_resource || !info.api_group.is_empty() || info.name.is_empty() {
             return false;
         }
-        match info.resource.as_str() {
-            "pods" => matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy" | "log"),
-            "services" | "nodes" => info.subresource == "proxy",
+        match GroupResource::new(&info.api_group, &info.resource) {
+            PODS => matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy" | "log"),
+            SERVICES | NODES => info.subresource == "proxy",
             _ => false,
         }
     }
@@ -99,11 +103,11 @@ impl Connect {
         info: &RequestInfo,
     ) -> Result<HttpResponse, Status> {
         let call = Call { request, info, payload };
-        match (info.resource.as_str(), info.subresource.as_str()) {
-            ("pods", "log") => self.log(call).await,
-            ("pods", "exec") => self.stream(call, pods::StreamKind::Exec).await,
-            ("pods", "attach") => self.stream(call, pods::StreamKind::Attach).await,
-            ("pods", "portforward") => self.stream(call, pods::StreamKind::PortForward).await,
+        match (GroupResource::new(&info.api_group, &info.resource), info.subresource.as_str()) {
+            (PODS, "log") => self.log(call).await,
+            (PODS, "exec") => self.stream(call, pods::StreamKind::Exec).await,
+            (PODS, "attach") => self.stream(call, pods::StreamKind::Attach).await,
+            (PODS, "portforward") => self.stream(call, pods::StreamKind::PortForward).await,
             _ => self.proxy(call).await,
         }
     }

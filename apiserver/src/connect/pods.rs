@@ -17,6 +17,7 @@ use super::{Call, Connect, handed_over, handshake, meters, tunnel};
 use crate::egress::BoxStream;
 use crate::machinery::query::Query;
 use crate::machinery::tree::text;
+use crate::registry::core::pod::PODS;
 
 /// Streaming subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(super) enum StreamKind {
 
 impl Connect {
     pub(super) async fn pod(&self, call: &Call<'_>) -> Result<Value, Status> {
-        self.api.get("", "pods", &call.info.namespace, &call.info.name).await
+        self.api.get(PODS, &call.info.namespace, &call.info.name).await
     }
 
     /// `pods/exec`, `pods/attach`, `pods/portforward`.

@@ -19,6 +19,11 @@ use super::pages::{self, Links};
 use super::transport::{Origin, body, host, sent_on};
 use super::{Call, Connect, pods};
 use crate::api::RequestInfo;
+use crate::machinery::GroupResource;
+use crate::registry::core::endpoints::ENDPOINTS;
+use crate::registry::core::node::NODES;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::service::SERVICES;
 
 /// `[scheme:]name[:port]`.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,9 +69,9 @@ impl Connect {
             ))
         };
         let name = Name::parse(&call.info.name).filter(|name| !name.name.is_empty()).ok_or_else(invalid)?;
-        let Target { origin, host: theirs } = match call.info.resource.as_str() {
-            "pods" => self.pod_target(&call, &name).await?,
-            "services" => self.service_origin(&call, &name).await?.into(),
+        let Target { origin, host: theirs } = match GroupResource::new(&call.info.api_group, &call.info.resource) {
+            PODS => self.pod_target(&call, &name).await?,
+            SERVICES => self.service_origin(&call, &name).await?.into(),
             _ => self.node_origin(&name).await?.into(),
         };
         permitted(&origin).await?;
@@ -97,7 +102,7 @@ impl Connect {
     }
 
     async fn pod_target(&self, call: &Call<'_>, name: &Name<'_>) -> Result<Target, Status> {
-        let pod = self.api.get("", "pods", &call.info.namespace, name.name).await?;
+        let pod = self.api.get(PODS, &call.info.namespace, name.name).await?;
         let ip = pod.pointer("/status/podIP").and_then(Value::as_str).unwrap_or_default();
         if ip.is_empty() {
             return Err(Status::bad_request("address not allowed"));
@@ -115,24 +120,23 @@ impl Connect {
         let namespace = call.info.namespace.as_str();
         let port_name = match name.port.parse() {
             Ok(number) => {
-                let service = self.api.get("", "services", namespace, name.name).await?;
+                let service = self.api.get(SERVICES, namespace, name.name).await?;
                 service_port(&service, number, name.name)?
             }
             Err(_) => name.port.to_owned(),
         };
         let none = |what: &str| Status::service_unavailable(&format!("no endpoints available for service {what:?}"));
-        let endpoints = self.api.get("", "endpoints", namespace, name.name).await;
+        let endpoints = self.api.get(ENDPOINTS, namespace, name.name).await;
         // Upstream speaks of the service.
-        let endpoints = endpoints.map_err(|status| {
-            if status.is_not_found() { Status::not_found("", "services", name.name) } else { status }
-        })?;
+        let endpoints =
+            endpoints.map_err(|status| if status.is_not_found() { SERVICES.not_found(name.name) } else { status })?;
         if endpoints["subsets"].as_array().is_none_or(Vec::is_empty) {
             return Err(none(name.name));
         }
         let mut candidates = addresses(&endpoints, &port_name, namespace);
         candidates.shuffle(&mut rand::rng());
         for EndpointCandidate { ip, port, pod } in candidates {
-            let found = self.api.get("", "pods", namespace, pod).await;
+            let found = self.api.get(PODS, namespace, pod).await;
             if found.is_ok_and(|pod| has_address(&pod, ip)) {
                 return self.origin(name.scheme, ip, port);
             }
@@ -141,7 +145,7 @@ impl Connect {
     }
 
     async fn node_origin(&self, name: &Name<'_>) -> Result<Origin, Status> {
-        let node = self.api.get("", "nodes", "", name.name).await?;
+        let node = self.api.get(NODES, "", name.name).await?;
         let kubelet = self.kubelets.locate(&node)?;
         if name.port.is_empty() || name.port == kubelet.port.to_string() {
             return Ok(kubelet);

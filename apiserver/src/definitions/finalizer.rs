@@ -15,9 +15,12 @@ use shared::status::Status;
 use crate::api::{Api, DeleteArgs};
 use crate::backoff::Backoff;
 use crate::crd::is_true;
+use crate::machinery::GroupResource;
 use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::apiextensions::{FINALIZER, GROUP, PLURAL, set_condition};
+use crate::registry::apiextensions::custom_resource_definition::CUSTOM_RESOURCE_DEFINITIONS;
+use crate::registry::apiextensions::{FINALIZER, set_condition};
+use crate::registry::apiregistration::api_service::API_SERVICES;
 use crate::rows::builtin;
 use crate::verbs::engine::Engine;
 
@@ -113,13 +116,14 @@ impl Condition {
 }
 
 /// Resources of our own that lie in etcd where a definition of the same name would have its objects.
-const OVERLAPPING: [(&str, &str); 2] =
-    [("apiregistration.k8s.io", "apiservices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
+const OVERLAPPING: [GroupResource<'static>; 2] = [API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS];
 
 /// Condition of a definition whose objects belong to a built-in resource, and therefore stay.
 fn overlapping(group: &str, plural: &str) -> Option<Condition> {
     let why = "instances overlap with built-in resources in storage";
-    OVERLAPPING.contains(&(group, plural)).then(|| Condition::of("False", "OverlappingBuiltInResource", why))
+    OVERLAPPING
+        .contains(&GroupResource::new(group, plural))
+        .then(|| Condition::of("False", "OverlappingBuiltInResource", why))
 }
 
 /// Condition after deleting objects: all are gone, the deletion failed, or there was nothing to delete because the
@@ -166,12 +170,12 @@ impl CrdFinalizer {
                 outcome.map_or(Ok(Remaining::Stuck), |outcome| outcome.map(|_| Remaining::Stuck))
             }
             Some(done) => {
-                let mut last = self.api.get(GROUP, PLURAL, "", name).await?;
+                let mut last = self.api.get(CUSTOM_RESOURCE_DEFINITIONS, "", name).await?;
                 done.set(&mut last);
                 if let Some(list) = tree::list_mut(&mut last, &["metadata", "finalizers"]) {
                     list.retain(|f| f != FINALIZER);
                 }
-                self.api.update(&self.user, GROUP, PLURAL, "status", last).await?;
+                self.api.update(&self.user, CUSTOM_RESOURCE_DEFINITIONS, "status", last).await?;
                 Ok(Remaining::Nothing)
             }
         }
@@ -189,18 +193,24 @@ impl CrdFinalizer {
     async fn delete_objects(&self, definition: &Value) -> Result<bool, Status> {
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
         // Nobody can have made objects of a definition in the place of a resource of our own: those there are ours.
-        if self.engine.rows.defined_storage(group, plural).is_none() || builtin(group, plural).is_some() {
+        if self.engine.rows.defined_storage(GroupResource::new(group, plural)).is_none()
+            || builtin(group, plural).is_some()
+        {
             return Ok(true);
         }
         let mut delay = Duration::from_millis(10);
         for _ in 0..ROUNDS {
-            let left = self.api.list(group, plural, None).await?;
+            let left = self.api.list(GroupResource::new(group, plural), None).await?;
             if left.is_empty() {
                 return Ok(true);
             }
             for object in left.iter().filter(|o| !tree::has(o, "/metadata/deletionTimestamp")) {
                 let (namespace, name) = (tree::namespace(object), tree::name(object));
-                match self.api.delete(&self.user, group, plural, namespace, name, DeleteArgs::default()).await {
+                match self
+                    .api
+                    .delete(&self.user, GroupResource::new(group, plural), namespace, name, DeleteArgs::default())
+                    .await
+                {
                     Err(error) if !error.is_not_found() => return Err(error),
                     _ => {}
                 }

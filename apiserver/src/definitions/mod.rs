@@ -26,9 +26,11 @@ use shared::status::Status;
 use crate::api::Api;
 use crate::cache::{Entry, Start, WatchStart};
 use crate::crd::{self, is_true};
+use crate::machinery::GroupResource;
 use crate::machinery::meta;
 use crate::machinery::tree;
-use crate::registry::apiextensions::{FINALIZER, GROUP, PLURAL};
+use crate::registry::apiextensions::FINALIZER;
+use crate::registry::apiextensions::custom_resource_definition::CUSTOM_RESOURCE_DEFINITIONS;
 use crate::storage::codec;
 use crate::verbs::engine::Engine;
 use finalizer::{CrdFinalizer, PendingDeletion, RoundResult};
@@ -81,7 +83,7 @@ fn outline(definition: &Value) -> Value {
 impl Controller {
     /// Over the pipeline; `None` when definitions are not served.
     pub fn new(engine: Arc<Engine>, api: Api) -> Option<Self> {
-        let row = engine.rows.storage(GROUP, PLURAL)?;
+        let row = engine.rows.storage(CUSTOM_RESOURCE_DEFINITIONS)?;
         let user = UserInfo {
             name: "system:apiserver".to_owned(),
             groups: vec!["system:masters".to_owned()],
@@ -182,7 +184,7 @@ impl Controller {
 
     fn withdraw(&self, definition: &Value) {
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        if let Some(row) = self.engine.rows.defined_storage(group, plural) {
+        if let Some(row) = self.engine.rows.defined_storage(GroupResource::new(group, plural)) {
             self.engine.rows.set(group, plural, &[]);
             self.engine.caches.remove(&row);
             crd::regenerated(definition, "remove");
@@ -199,7 +201,7 @@ impl Controller {
             return;
         }
         let (group, plural) = (tree::text(definition, "/spec/group"), tree::text(definition, "/spec/names/plural"));
-        let before = self.engine.rows.defined_storage(group, plural);
+        let before = self.engine.rows.defined_storage(GroupResource::new(group, plural));
         let rows = crd::rows(definition);
         self.engine.rows.set(group, plural, &rows);
         // Watches of the old rows end: what they see may look different now. A definition that goes only loses verbs.

@@ -4,9 +4,9 @@ use proto::Value;
 use shared::leader::{Lease, Leases};
 use shared::status::Status;
 
-use super::GROUP;
 use crate::api::Api;
 use crate::machinery::identity::server_user;
+use crate::registry::coordination::lease::LEASES;
 
 /// Leases by way of the object pipeline.
 pub(super) struct InProcess {
@@ -27,7 +27,7 @@ impl Leases for InProcess {
     type Error = Status;
 
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<Lease>, Status> {
-        match self.api.get(GROUP, "leases", namespace, name).await {
+        match self.api.get(LEASES, namespace, name).await {
             Ok(object) => typed(object).map(Some),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -36,11 +36,11 @@ impl Leases for InProcess {
 
     async fn create(&self, lease: &Lease) -> Result<Lease, Status> {
         let (namespace, object) = tree(lease)?;
-        self.api.create(&server_user(), GROUP, "leases", &namespace, object).await.and_then(typed)
+        self.api.create(&server_user(), LEASES, &namespace, object).await.and_then(typed)
     }
 
     async fn replace(&self, lease: &Lease) -> Result<Lease, Status> {
         let (_, object) = tree(lease)?;
-        self.api.update(&server_user(), GROUP, "leases", "", object).await.and_then(typed)
+        self.api.update(&server_user(), LEASES, "", object).await.and_then(typed)
     }
 }

@@ -22,6 +22,8 @@ use shared::status::Status;
 use crate::api::{Api, DeleteArgs, Reader, ServerContext};
 use crate::machinery::identity::server_user;
 use crate::machinery::tree;
+use crate::registry::coordination::lease::LEASES;
+use crate::registry::coordination::lease_candidate::LEASE_CANDIDATES;
 use lock::InProcess;
 use plan::{LeaderCandidate, LeaseAction};
 
@@ -31,7 +33,6 @@ pub(crate) const GATE: &str = "CoordinatedLeaderElection";
 pub(crate) const HOOK: &str = "start-kube-apiserver-coordinated-leader-election-controller";
 
 const NAME: &str = "leader-election-controller";
-const GROUP: &str = "coordination.k8s.io";
 /// While there are candidates, their leases are looked at this often: nobody says when one runs out.
 const LOOK: Duration = Duration::from_secs(1);
 /// Interval at which expired candidates are removed.
@@ -75,8 +76,8 @@ impl Elections {
 
     async fn elect(&self) {
         loop {
-            let seen = self.reader.version(GROUP, "leasecandidates");
-            let objects = self.reader.list(GROUP, "leasecandidates", None);
+            let seen = self.reader.version(LEASE_CANDIDATES);
+            let objects = self.reader.list(LEASE_CANDIDATES, None);
             let all: Vec<LeaderCandidate<'_>> = objects.iter().map(|object| LeaderCandidate::read(object)).collect();
             let leases: BTreeSet<(&str, &str)> = all.iter().map(|one| (one.namespace, one.lease)).collect();
             for (namespace, name) in leases {
@@ -84,7 +85,7 @@ impl Elections {
                     tracing::warn!(%error, namespace, name, "Failed to run coordinated leader election");
                 }
             }
-            let changed = self.reader.changed(GROUP, "leasecandidates", seen);
+            let changed = self.reader.changed(LEASE_CANDIDATES, seen);
             if all.is_empty() {
                 changed.await;
             } else {
@@ -99,23 +100,23 @@ impl Elections {
         let now = Timestamp::now();
         let of_it = |one: &&LeaderCandidate<'_>| one.namespace == namespace && one.lease == name && !one.is_gone(now);
         let candidates: Vec<&LeaderCandidate<'_>> = all.iter().filter(of_it).collect();
-        let lease = self.reader.get(GROUP, "leases", namespace, name);
+        let lease = self.reader.get(LEASES, namespace, name);
         let (strategy, holder) = match plan::step(&candidates, lease.as_deref(), now) {
             Ok(LeaseAction::Wait) => return Ok(()),
             Ok(LeaseAction::Ask(asked)) => return self.ping(asked, now).await,
             Ok(LeaseAction::Elect { strategy, holder }) => (strategy, holder),
             Err(why) => return Err(Status::internal(&why)),
         };
-        let there = match self.api.get(GROUP, "leases", namespace, name).await {
+        let there = match self.api.get(LEASES, namespace, name).await {
             Ok(lease) => lease,
             Err(error) if error.is_not_found() => {
                 let lease = plan::lease(namespace, name, strategy, holder, now);
-                return self.api.create(&server_user(), GROUP, "leases", namespace, lease).await.map(drop);
+                return self.api.create(&server_user(), LEASES, namespace, lease).await.map(drop);
             }
             Err(error) => return Err(error),
         };
         match plan::given(&there, strategy, holder, now) {
-            Some(lease) => self.api.update(&server_user(), GROUP, "leases", "", lease).await.map(drop),
+            Some(lease) => self.api.update(&server_user(), LEASES, "", lease).await.map(drop),
             None => Ok(()),
         }
     }
@@ -124,7 +125,7 @@ impl Elections {
     async fn ping(&self, asked: Vec<&LeaderCandidate<'_>>, now: Timestamp) -> Result<(), Status> {
         for one in asked {
             let object = plan::asked(one, now);
-            self.api.update(&server_user(), GROUP, "leasecandidates", "", object).await?;
+            self.api.update(&server_user(), LEASE_CANDIDATES, "", object).await?;
         }
         Ok(())
     }
@@ -140,7 +141,7 @@ impl Elections {
 
     async fn remove_gone(&self) -> Result<(), Status> {
         let now = Timestamp::now();
-        let objects: Vec<Value> = self.api.list(GROUP, "leasecandidates", None).await?;
+        let objects: Vec<Value> = self.api.list(LEASE_CANDIDATES, None).await?;
         for object in objects.iter().filter(|object| LeaderCandidate::read(object).is_gone(now)) {
             let args = DeleteArgs {
                 // One that came back meanwhile stays.
@@ -148,7 +149,7 @@ impl Elections {
                 ..DeleteArgs::default()
             };
             let (namespace, name) = (tree::namespace(object), tree::name(object));
-            match self.api.delete(&server_user(), GROUP, "leasecandidates", namespace, name, args).await {
+            match self.api.delete(&server_user(), LEASE_CANDIDATES, namespace, name, args).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
                 _ => {}
             }

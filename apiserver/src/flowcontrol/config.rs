@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::borrowing::Bounds;
 use super::queues::QueueMode;
 use super::schema::Spec;
-use crate::bootstrap;
 use crate::machinery::tree;
+use crate::rules::flow_control::FlowControlDefaults;
 
 /// The level of the exempt.
 pub(super) const EXEMPT: &str = "exempt";
@@ -96,16 +96,16 @@ impl Config {
         let mut schemas: Vec<Spec> = schemas.into_iter().map(Spec::read).collect();
         schemas.retain(|s| levels.iter().any(|l| l.name == s.level));
         schemas.sort_by(|a, b| (a.precedence, &a.name).cmp(&(b.precedence, &b.name)));
-        let made_up = bootstrap::flow_control();
-        let find = |plural: &str, name: &str| made_up.get(plural)?.iter().find(|o| tree::name(o) == name);
+        let made_up = FlowControlDefaults::read();
+        let named = |all: &'_ [Value], name: &str| all.iter().find(|o| tree::name(o) == name).cloned();
         for name in [EXEMPT, CATCH_ALL] {
             if !levels.iter().any(|l| l.name == name) {
-                levels.extend(find("prioritylevelconfigurations", name).and_then(LevelSpec::read));
+                levels.extend(named(&made_up.levels, name).as_ref().and_then(LevelSpec::read));
             }
             if !schemas.iter().any(|s| s.name == name) {
                 let at = if name == EXEMPT { 0 } else { schemas.len() };
-                if let Some(schema) = find("flowschemas", name) {
-                    schemas.insert(at, Spec::read(schema));
+                if let Some(schema) = named(&made_up.schemas, name) {
+                    schemas.insert(at, Spec::read(&schema));
                 }
             }
         }
@@ -123,7 +123,7 @@ mod tests {
     use shared::authn::UserInfo;
 
     fn defaults() -> Config {
-        let all = bootstrap::flow_control();
+        let all = crate::bootstrap::flow_control();
         Config::digest(&all["prioritylevelconfigurations"], &all["flowschemas"])
     }
 

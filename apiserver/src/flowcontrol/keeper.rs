@@ -17,11 +17,9 @@ use crate::api::{Api, Reader};
 use crate::machinery::identity;
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::registry::flowcontrol::flow_schema::FLOW_SCHEMAS;
+use crate::registry::flowcontrol::priority_level_configuration::PRIORITY_LEVEL_CONFIGURATIONS;
 
-/// The group of the objects.
-pub(super) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
-const LEVELS: &str = "prioritylevelconfigurations";
-const SCHEMAS: &str = "flowschemas";
 /// Between adjustments of the limits.
 const BORROWING: Duration = Duration::from_secs(10);
 /// Several changes at once are read once.
@@ -126,8 +124,8 @@ impl FlowControl {
                 _ = borrow.tick() => self.rebalance(),
                 () = changed(reader.as_ref(), seen) => {
                     tokio::time::sleep(SETTLE).await;
-                    seen = (reader.version(GROUP, LEVELS), reader.version(GROUP, SCHEMAS));
-                    let (levels, schemas) = (reader.list(GROUP, LEVELS, None), reader.list(GROUP, SCHEMAS, None));
+                    seen = (reader.version(PRIORITY_LEVEL_CONFIGURATIONS), reader.version(FLOW_SCHEMAS));
+                    let (levels, schemas) = (reader.list(PRIORITY_LEVEL_CONFIGURATIONS, None), reader.list(FLOW_SCHEMAS, None));
                     self.reconfigure(Config::digest(levels.iter().map(AsRef::as_ref), schemas.iter().map(AsRef::as_ref)));
                     if let Some(ready) = ready.take() {
                         ready();
@@ -142,8 +140,8 @@ impl FlowControl {
 /// Waits until levels or schemas are others than those of these versions.
 async fn changed(reader: &dyn Reader, seen: (u64, u64)) {
     tokio::select! {
-        () = reader.changed(GROUP, LEVELS, seen.0) => {}
-        () = reader.changed(GROUP, SCHEMAS, seen.1) => {}
+        () = reader.changed(PRIORITY_LEVEL_CONFIGURATIONS, seen.0) => {}
+        () = reader.changed(FLOW_SCHEMAS, seen.1) => {}
     }
 }
 
@@ -175,7 +173,7 @@ impl StatusWriteLimiter {
                 continue;
             }
             // Lost to somebody else's write: his change is seen, and the status written then.
-            if let Err(error) = api.update(&user, GROUP, SCHEMAS, "status", marked).await
+            if let Err(error) = api.update(&user, FLOW_SCHEMAS, "status", marked).await
                 && !error.is_conflict()
                 && !error.is_not_found()
             {

@@ -28,6 +28,7 @@ use shared::authn::UserInfo;
 use tokio::sync::{Notify, oneshot};
 
 use crate::api::{Reader, RequestInfo};
+use crate::machinery::GroupResource;
 use crate::machinery::query::Query;
 use config::{CATCH_ALL, Config};
 use level::{PriorityLevel, QueuedGrant, Ticket};
@@ -161,7 +162,7 @@ impl FlowControl {
         let schema = self.classify(&digest);
         let distinguisher = schema.spec.distinguish(&digest);
         let watchers = self.watchers.interested(info);
-        let stored = |info: &RequestInfo| self.reader.stored(&info.api_group, &info.resource);
+        let stored = |info: &RequestInfo| self.reader.stored(GroupResource::new(&info.api_group, &info.resource));
         let work =
             estimate(info, query, &EstimateFacts { most: schema.widest, stored: &stored, watchers, sizes: self.sizes });
         schema.meters.seats.observe(f64::from(work.widest()));

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::api::{RequestInfo, Stored};
 use crate::machinery::query::Query;
+use crate::registry::core::service_account::SERVICE_ACCOUNTS;
 
 /// Bytes a list may hold in memory for one seat.
 const BYTES_PER_SEAT: u64 = 100_000;
@@ -220,7 +221,7 @@ fn from_storage(query: &Query) -> bool {
 }
 
 fn write(info: &RequestInfo, facts: &EstimateFacts<'_>) -> Work {
-    let exempt = info.resource == "serviceaccounts" && info.subresource == "token";
+    let exempt = info.resource == SERVICE_ACCOUNTS.plural && info.subresource == "token";
     if exempt || facts.watchers < WATCHERS_PER_SEAT {
         return Work::of(1);
     }

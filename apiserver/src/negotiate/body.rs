@@ -13,6 +13,8 @@ use shared::status::{Status, field, go_quote};
 use super::accept::{Format, Media};
 use crate::machinery::query::FieldValidation;
 use crate::registry::behavior;
+use crate::registry::core::event::EVENTS;
+use crate::registry::events::event::EVENTS as EVENTS_V1;
 
 /// A body, and what its sender says it is.
 #[derive(Clone, Copy)]
@@ -236,7 +238,8 @@ pub fn other_kind(api_version: &str, kind: &str, expected: &Expected<'_>) -> Opt
     }
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     // Another version of the same kind is converted by whoever asked for it.
-    if kind == expected.kind && (group == expected.group || (group, expected.group) == ("", "events.k8s.io")) {
+    if kind == expected.kind && (group == expected.group || (group, expected.group) == (EVENTS.group, EVENTS_V1.group))
+    {
         return None;
     }
     Some(format!(

@@ -26,11 +26,11 @@ use crate::aggregate::{Aggregator, Backend, Directory, PROXIED};
 use crate::api::{Reader, RequestInfo, ServerContext};
 use crate::backoff::Backoff;
 use crate::machinery::{identity, tree};
+use crate::registry::coordination::lease::LEASES;
 use crate::rows::Rows;
 use crate::storage::Store;
 
 const GATE: &str = "UnknownVersionInteroperabilityProxy";
-const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
 const NAMESPACE: &str = "kube-system";
 const LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
 /// Time between two words of where this server is.
@@ -191,7 +191,7 @@ impl Peers {
 
     /// Other servers and which of their lives it is.
     fn other_servers(&self) -> BTreeMap<String, String> {
-        let leases = self.reader.list(LEASES.0, LEASES.1, Some(NAMESPACE));
+        let leases = self.reader.list(LEASES, Some(NAMESPACE));
         let server = |lease: &Arc<Value>| {
             let name = tree::name(lease);
             let holder = tree::text(lease, "/spec/holderIdentity");
@@ -205,7 +205,7 @@ impl Peers {
         let mut known: Option<BTreeMap<String, String>> = None;
         let (mut failures, mut backoff) = (0, Backoff::doubling(AGAIN, LATEST));
         loop {
-            let version = self.reader.version(LEASES.0, LEASES.1);
+            let version = self.reader.version(LEASES);
             self.note_made(&self.aggregator.directory());
             let others = self.other_servers();
             let fresh = known.as_ref() != Some(&others);
@@ -220,7 +220,7 @@ impl Peers {
             }
             let pause = if failures == 0 { GRACE / 5 } else { backoff.pause() };
             tokio::select! {
-                () = self.reader.changed(LEASES.0, LEASES.1, version), if failures == 0 => {}
+                () = self.reader.changed(LEASES, version), if failures == 0 => {}
                 () = tokio::time::sleep(pause) => {}
             }
             tokio::time::sleep(if failures == 0 { LOOK } else { Duration::ZERO }).await;

@@ -10,10 +10,6 @@ use super::strategy::StrategyCx;
 use crate::machinery::meta;
 use crate::machinery::tree;
 
-/// The group definitions are in.
-pub(crate) const GROUP: &str = "apiextensions.k8s.io";
-/// Plural of definitions.
-pub(crate) const PLURAL: &str = "customresourcedefinitions";
 /// Keeps a definition until its objects are gone.
 pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 

@@ -1,10 +1,12 @@
 //! Between the served versions of a kind and the one it is stored in.
 //!
-//! Most kinds have one version, or versions that are alike. The others are listed here, as pure functions on trees.
+//! Most kinds have one version, or versions that are alike. The others name their conversion in their home; those are
+//! pure functions on trees, below.
 
 pub(super) mod autoscaler;
-mod definitions;
-mod devices;
+pub(super) mod definitions;
+pub(super) mod devices;
+pub(super) mod events;
 
 use std::num::IntErrorKind;
 
@@ -13,26 +15,13 @@ use proto::resources::Resource;
 use proto::schema::group_version;
 use shared::status::go_quote;
 
+use super::kinds::{find_kind, kind_of};
+use super::rollback::ROLLBACK;
+
 /// Converts `object` to another API version of its kind. `apiVersion` is always set to `to`.
 pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_version: &str) -> Value {
-    match (group, kind, to_group, to_version) {
-        ("events.k8s.io", "Event", "", _) => rename(&mut object, EVENT_NAMES, false),
-        ("", "Event", "events.k8s.io", _) => rename(&mut object, EVENT_NAMES, true),
-        ("autoscaling", "HorizontalPodAutoscaler", _, "v2") if from(&object) == "autoscaling/v1" => {
-            autoscaler::to_v2(&mut object)
-        }
-        ("autoscaling", "HorizontalPodAutoscaler", _, "v1") if from(&object) == "autoscaling/v2" => {
-            autoscaler::to_v1(&mut object)
-        }
-        ("resource.k8s.io", _, _, _) if from(&object) == "resource.k8s.io/v1beta1" => {
-            devices::from_v1beta1(&mut object, kind)
-        }
-        ("resource.k8s.io", _, _, "v1beta1") => devices::to_v1beta1(&mut object, kind),
-        ("apiextensions.k8s.io", "CustomResourceDefinition", _, "v1beta1") => definitions::to_v1beta1(&mut object),
-        ("apiextensions.k8s.io", "CustomResourceDefinition", ..) if from(&object) == "apiextensions.k8s.io/v1beta1" => {
-            definitions::from_v1beta1(&mut object);
-        }
-        _ => {}
+    if let Some(convert) = find_kind(group, kind).and_then(|kind| kind.converts) {
+        convert(&mut object, to_group, to_version);
     }
     if let Some(map) = object.as_object_mut() {
         map.insert("apiVersion".to_owned(), Value::String(group_version(to_group, to_version)));
@@ -40,17 +29,11 @@ pub fn convert(mut object: Value, group: &str, kind: &str, to_group: &str, to_ve
     object
 }
 
-/// Annotations that stand for numbers which were fields once.
-const NUMBERS: &[(&str, &str, &str)] =
-    &[("apps", "daemonsets", "deprecated.daemonset.template.generation"), ("apps", "deployments", ROLLBACK)];
-/// Of this one upstream says more, and takes nothing for no number.
-const ROLLBACK: &str = "deprecated.deployment.rollback.revision";
-
 /// Explains why a sent object cannot be decoded in its version.
 pub fn unreadable(row: &Resource, object: &Value) -> Option<String> {
-    let (.., key) = NUMBERS.iter().find(|(group, plural, _)| *group == row.group && *plural == row.plural)?;
-    let text = object["metadata"]["annotations"][*key].as_str()?;
-    if *key == ROLLBACK && text.is_empty() {
+    let key = kind_of(row)?.number_annotation?;
+    let text = object["metadata"]["annotations"][key].as_str()?;
+    if key == ROLLBACK && text.is_empty() {
         return None;
     }
     let why = match text.parse::<i64>().err()?.kind() {
@@ -58,7 +41,7 @@ pub fn unreadable(row: &Resource, object: &Value) -> Option<String> {
         _ => "invalid syntax",
     };
     let why = format!("strconv.ParseInt: parsing {}: {why}", go_quote(text));
-    let why = if *key == ROLLBACK { format!("failed to parse annotation[{key}]={text} as int64: {why}") } else { why };
+    let why = if key == ROLLBACK { format!("failed to parse annotation[{key}]={text} as int64: {why}") } else { why };
     let version = go_quote(&row.version);
     Some(format!("{} in version {version} cannot be handled as a {}: {why}", row.kind, row.kind))
 }
@@ -66,31 +49,6 @@ pub fn unreadable(row: &Resource, object: &Value) -> Option<String> {
 /// Reports whether objects of a kind are stored in a version that is not served.
 pub fn is_stored_only(group: &str, kind: &str, version: &str) -> bool {
     (group, kind, version) == ("apiextensions.k8s.io", "CustomResourceDefinition", "v1beta1")
-}
-
-fn from(object: &Value) -> &str {
-    object.get("apiVersion").and_then(Value::as_str).unwrap_or("")
-}
-
-/// Names in core v1 and in events.k8s.io/v1.
-const EVENT_NAMES: &[(&str, &str)] = &[
-    ("involvedObject", "regarding"),
-    ("message", "note"),
-    ("source", "deprecatedSource"),
-    ("firstTimestamp", "deprecatedFirstTimestamp"),
-    ("lastTimestamp", "deprecatedLastTimestamp"),
-    ("count", "deprecatedCount"),
-    ("reportingComponent", "reportingController"),
-];
-
-fn rename(object: &mut Value, names: &[(&str, &str)], forward: bool) {
-    let Some(map) = object.as_object_mut() else { return };
-    for (core, events) in names {
-        let (old, new) = if forward { (core, events) } else { (events, core) };
-        if let Some(v) = map.remove(*old) {
-            map.insert((*new).to_owned(), v);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! may also add or relax validation (`validation/options.rs`). Answers for upstream's `DropDisabledFields`,
 //! `dropDisabledPodFields`.
 //!
-//! A table ([`table`]) and one walk; a gate of another field is one line. What is not a matter of fields alone is a
-//! function ([`pods`]).
+//! Which fields of a kind go with which gate its home says; those of pods, which many kinds describe, are a table
+//! ([`table`]). What is not a matter of fields alone is a function ([`pods`]).
 
 mod pods;
 mod table;
@@ -13,116 +13,89 @@ use proto::resources::Resource;
 use shared::flags::FeatureGates;
 use shared::status::field::Error;
 
-use crate::validation::{self, PODS, ValidationOptions, strict_addresses};
-use pods::{RULES, Rule};
-use table::{GATES, Gate};
+use super::field_gates::{DisabledFields, FieldGates};
+use super::gated_fields::GatedFields;
+use super::kinds::{all, kind_of};
+use crate::machinery::GroupResource;
+use crate::validation::{ValidationOptions, strict_addresses};
+use pods::RULES;
+use table::OF_PODS;
 
-/// Fields of one gate in one resource.
-struct GatedFields {
-    plural: &'static str,
-    group: &'static str,
-    paths: Vec<Vec<String>>,
-    /// Other fields whose use counts as use of the gate.
-    used_by: Vec<Vec<String>>,
-    /// The fields are dropped even when in use.
-    always: bool,
-}
+impl DisabledFields {
+    fn of(resource: GroupResource<'static>, within: &str, gated: &GatedFields) -> Self {
+        let parts = |path: &str| path.split('.').map(str::to_owned).collect();
+        Self {
+            resource,
+            paths: gated.fields.iter().map(|field| parts(&format!("{within}.{field}"))).collect(),
+            used_by: gated.used_by.iter().map(|path| parts(path)).collect(),
+            always: gated.always,
+        }
+    }
 
-impl GatedFields {
     fn are_used(&self, old: &Value) -> bool {
         self.paths.iter().chain(&self.used_by).any(|path| has(old, path))
     }
 }
 
-/// The fields of the gates that are off.
-#[derive(Default)]
-pub struct FieldGates {
-    off: Vec<GatedFields>,
-    /// Further rules for pod specs.
-    rules: Vec<Rule>,
-    /// `StrictIPCIDRValidation`
-    strict_addresses: bool,
-    /// `MutableCSINodeAllocatableCount` is off: how many volumes a node can attach does not change.
-    fixed_counts: bool,
-    /// `MatchLabelKeysInPodTopologySpreadSelectorMerge` is off, or what it builds on: the keys by which pods are spread
-    /// are not made part of the selector.
-    pub unmerged_keys: bool,
-    /// `MaxUnavailableStatefulSet`: stateful sets say how many of their pods may be down while they are updated.
-    counts_unavailable: bool,
-    /// `InPlacePodLevelResourcesVerticalScaling`: a resize may change what a pod has as a whole.
-    pub whole_resize: bool,
-    /// Validation rules that are relaxed.
-    pub relaxed: ValidationOptions,
-}
-
 impl FieldGates {
     /// Of a server with these gates.
     pub fn new(gates: &FeatureGates) -> Self {
-        let of = |gate: &'static Gate, (row, prefix): &(&'static str, &'static str)| {
-            let (plural, group) = row.split_once('.').unwrap_or((row, ""));
-            let parts = |path: &str| path.split('.').map(str::to_owned).collect();
-            let paths = gate.fields.iter().map(|field| parts(&format!("{prefix}.{field}"))).collect();
-            let used_by = gate.used_by.iter().map(|path| parts(path)).collect();
-            GatedFields { plural, group, paths, used_by, always: gate.always }
-        };
-        let off = GATES.iter().filter(|gate| !gates.enabled(gate.name));
-        Self {
-            off: off.flat_map(|gate| gate.within.iter().map(move |row| of(gate, row))).collect(),
-            rules: RULES.iter().filter(|(gate, _)| !gates.enabled(gate)).map(|(_, rule)| *rule).collect(),
+        let is_off = |gated: &&GatedFields| !gates.enabled(gated.gate);
+        let mut disabled = Self {
+            pod_rules: RULES.iter().filter(|(gate, _)| !gates.enabled(gate)).map(|(_, rule)| *rule).collect(),
             strict_addresses: gates.enabled("StrictIPCIDRValidation"),
-            fixed_counts: !gates.enabled("MutableCSINodeAllocatableCount"),
             unmerged_keys: !gates.enabled("MatchLabelKeysInPodTopologySpread")
                 || !gates.enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
-            counts_unavailable: gates.enabled("MaxUnavailableStatefulSet"),
             whole_resize: gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
             relaxed: ValidationOptions::new(gates),
+            ..Self::default()
+        };
+        for kind in all() {
+            let own = kind.gated.iter().filter(is_off);
+            disabled.off.extend(own.map(|gated| DisabledFields::of(kind.resource, gated.within, gated)));
+            if let Some(template) = kind.pod_template {
+                let spec = template.keys("spec").join(".");
+                let of_pods = OF_PODS.iter().filter(is_off);
+                disabled.off.extend(of_pods.map(|gated| DisabledFields::of(kind.resource, &spec, gated)));
+            }
+            let rule = kind.rule_without.filter(|(gate, _)| !gates.enabled(gate));
+            disabled.rules.extend(rule.map(|(_, rule)| (kind.resource, rule)));
+            let defaults = kind.defaults_with.filter(|(gate, _)| gates.enabled(gate));
+            disabled.defaults.extend(defaults.map(|(_, defaults)| (kind.resource, defaults)));
         }
+        disabled
     }
 
     /// Validation errors that depend on these gates.
     pub fn validate_gated(&self, row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
-        match old {
-            _ if row.custom.is_some() => Vec::new(),
-            _ if self.strict_addresses => strict_addresses::check(row, subresource, new, old),
-            Some(old) if self.fixed_counts && row.plural == "csinodes" => validation::counts_stay(new, old),
-            _ => Vec::new(),
+        let Some(kind) = kind_of(row) else { return Vec::new() };
+        if self.strict_addresses {
+            return strict_addresses::check(kind.addresses.as_ref(), kind.pod_template, subresource, new, old);
         }
+        let rules = self.rules.iter().filter(|(resource, _)| *resource == kind.resource);
+        old.map(|old| rules.flat_map(|(_, rule)| rule(new, old)).collect()).unwrap_or_default()
     }
 
     /// Takes what is behind a gate that is off out of an object about to be stored in the place of `old`, and fills in
     /// what one that is on has a default for.
     pub fn drop_disabled_fields(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
-        if row.custom.is_some() {
-            return;
-        }
-        for fields in self.off.iter().filter(|f| f.plural == row.plural && f.group == row.group) {
+        let Some(kind) = kind_of(row) else { return };
+        for fields in self.off.iter().filter(|fields| fields.resource == kind.resource) {
             if fields.always || old.is_none_or(|old| !fields.are_used(old)) {
                 for path in &fields.paths {
                     take(object, path);
                 }
             }
         }
-        self.drop_disabled_pod_fields(row, object, old);
-        if self.counts_unavailable && (&*row.plural, &*row.group) == ("statefulsets", "apps") {
-            one_unavailable(object);
+        if let Some(template) = kind.pod_template {
+            let pointer = template.pointer() + "/spec";
+            if let Some(spec) = object.pointer_mut(&pointer) {
+                self.pod_rules.iter().for_each(|rule| rule(spec, old.and_then(|old| old.pointer(&pointer))));
+            }
         }
-    }
-
-    fn drop_disabled_pod_fields(&self, row: &Resource, object: &mut Value, old: Option<&Value>) {
-        let is_of = |of: &str| of.split_once('.').unwrap_or((of, "")) == (&*row.plural, &*row.group);
-        let Some((_, path)) = PODS.iter().find(|(of, _)| !self.rules.is_empty() && is_of(of)) else { return };
-        let pointer = format!("/{}", path.replace('.', "/"));
-        if let Some(spec) = object.pointer_mut(&pointer) {
-            self.rules.iter().for_each(|rule| rule(spec, old.and_then(|old| old.pointer(&pointer))));
+        for (_, defaults) in self.defaults.iter().filter(|(resource, _)| *resource == kind.resource) {
+            defaults(object);
         }
-    }
-}
-
-/// One pod at a time, as it always was.
-fn one_unavailable(set: &mut Value) {
-    let update = set.pointer_mut("/spec/updateStrategy/rollingUpdate").and_then(Value::as_object_mut);
-    if let Some(update) = update.filter(|update| update.get("maxUnavailable").is_none_or(Value::is_null)) {
-        update.insert("maxUnavailable".to_owned(), Value::from(1));
     }
 }
 

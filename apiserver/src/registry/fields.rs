@@ -8,14 +8,16 @@ use std::borrow::Borrow;
 
 use proto::Value;
 use proto::resources::Resource;
+use proto::schema::group_version;
 
 use super::kinds::find;
 pub use super::selectable::Selectable;
 use crate::crd;
+use crate::machinery::GroupResource;
 
 /// The selectable fields of a resource beyond its name and namespace.
 pub fn selectable_fields(group: &str, plural: &str) -> &'static [Selectable] {
-    find(group, plural).map_or(&[], |kind| kind.selectable)
+    find(GroupResource::new(group, plural)).map_or(&[], |kind| kind.selectable)
 }
 
 /// The values of an object's selectable fields, in the order of its row's table.
@@ -80,50 +82,29 @@ pub fn resolve(
     namespaced: bool,
     label: &str,
 ) -> Result<FieldSource, String> {
-    let table = selectable_fields(group, plural);
-    let label_here = match (group, plural) {
-        ("events.k8s.io", _) => from_events_v1(label),
-        // What it was called before there was a v1.
-        ("", "pods") if label == "spec.host" => "spec.nodeName",
-        _ => label,
-    };
+    let definition = find(GroupResource::new(group, plural));
+    let table = definition.map_or(&[][..], |definition| definition.selectable);
+    let label_here = definition.and_then(|definition| definition.label_alias).map_or(label, |alias| alias(label));
     match label_here {
         "metadata.name" => return Ok(FieldSource::Name),
         // Kinds with fields of their own list `metadata.namespace` only when they are namespaced.
-        // Requests of pods for certificates were forgotten there.
-        "metadata.namespace" if table.is_empty() || namespaced && plural != "podcertificaterequests" => {
-            return Ok(FieldSource::Namespace);
+        "metadata.namespace" if !definition.is_some_and(|definition| definition.hides_namespace_label) => {
+            if table.is_empty() || namespaced {
+                return Ok(FieldSource::Namespace);
+            }
         }
         _ => {}
     }
     if let Some(i) = table.iter().position(|f| f.label == label_here) {
         return Ok(FieldSource::Value(i));
     }
-    Err(match (group, plural) {
-        ("batch", "jobs") => format!("field label {label:?} not supported for {kind}"),
-        ("resource.k8s.io", "resourceslices") => {
-            format!("field label not supported for {group}/{version}, Kind={kind}: {label}")
-        }
-        _ if table.is_empty() => {
+    Err(match definition.and_then(|definition| definition.label_error) {
+        Some(error) => error(&group_version(group, version), kind, label),
+        None if table.is_empty() => {
             format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
         }
-        _ => format!("field label not supported: {label}"),
+        None => format!("field label not supported: {label}"),
     })
-}
-
-/// Field labels of `events.k8s.io/v1` in terms of the stored core event.
-fn from_events_v1(label: &str) -> &str {
-    match label {
-        "regarding.kind" => "involvedObject.kind",
-        "regarding.namespace" => "involvedObject.namespace",
-        "regarding.name" => "involvedObject.name",
-        "regarding.uid" => "involvedObject.uid",
-        "regarding.apiVersion" => "involvedObject.apiVersion",
-        "regarding.resourceVersion" => "involvedObject.resourceVersion",
-        "regarding.fieldPath" => "involvedObject.fieldPath",
-        "reportingController" => "reportingComponent",
-        other => other,
-    }
 }
 
 #[cfg(test)]

@@ -3,14 +3,18 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use proto::resources::Resource;
+use proto::Value;
+use proto::resources::{self, Resource};
+use shared::status::field::Path;
 
 use super::kind::KindDefinition;
 use super::{
-    admissionregistration, apiextensions, apiregistration, apiserverinternal, apps, autoscaling, batch, certificates,
-    coordination, core, discovery, events, flowcontrol, networking, node, policy, rbac, resource, scheduling, storage,
-    storagemigration,
+    admissionregistration, apiextensions, apiregistration, apiserverinternal, apps, authentication, authorization,
+    autoscaling, batch, certificates, coordination, core, discovery, events, flowcontrol, networking, node, policy,
+    rbac, resource, scheduling, storage, storagemigration,
 };
+use crate::machinery::GroupResource;
+use crate::validation::pod_template::PodTemplate;
 
 static ALL: &[&KindDefinition] = &[
     &admissionregistration::mutating_admission_policy::KIND,
@@ -27,6 +31,12 @@ static ALL: &[&KindDefinition] = &[
     &apps::deployment::KIND,
     &apps::replica_set::KIND,
     &apps::stateful_set::KIND,
+    &authentication::self_subject_review::KIND,
+    &authentication::token_review::KIND,
+    &authorization::local_subject_access_review::KIND,
+    &authorization::self_subject_access_review::KIND,
+    &authorization::self_subject_rules_review::KIND,
+    &authorization::subject_access_review::KIND,
     &autoscaling::horizontal_pod_autoscaler::KIND,
     &batch::cron_job::KIND,
     &batch::job::KIND,
@@ -35,6 +45,7 @@ static ALL: &[&KindDefinition] = &[
     &certificates::pod_certificate_request::KIND,
     &coordination::lease::KIND,
     &coordination::lease_candidate::KIND,
+    &core::binding::KIND,
     &core::component_status::KIND,
     &core::config_map::KIND,
     &core::endpoints::KIND,
@@ -82,39 +93,61 @@ static ALL: &[&KindDefinition] = &[
     &storagemigration::storage_version_migration::KIND,
 ];
 
-static BY_NAME: LazyLock<HashMap<(&str, &str), &KindDefinition>> =
-    LazyLock::new(|| ALL.iter().map(|kind| ((kind.group, kind.plural), *kind)).collect());
+/// Kinds by group and the name of the kind, which several resources may share.
+static BY_KIND: LazyLock<HashMap<(&str, &str), &KindDefinition>> = LazyLock::new(|| {
+    let rows = resources::all().iter().chain(resources::optional());
+    rows.filter_map(|row| Some(((&*row.group, &*row.kind), find(GroupResource::of(row))?))).collect()
+});
+
+static BY_NAME: LazyLock<HashMap<GroupResource<'static>, &KindDefinition>> =
+    LazyLock::new(|| ALL.iter().map(|kind| (kind.resource, *kind)).collect());
 
 /// The definition of the kind of a row; `None` for plain kinds and custom resources.
 pub(crate) fn kind_of(row: &Resource) -> Option<&'static KindDefinition> {
-    if row.custom.is_some() { None } else { find(&row.group, &row.plural) }
+    if row.custom.is_some() { None } else { find(GroupResource::of(row)) }
 }
 
-/// The kind of a group with a plural.
-pub(crate) fn find(group: &str, plural: &str) -> Option<&'static KindDefinition> {
-    BY_NAME.get(&(group, plural)).copied()
+/// The kind of a resource.
+pub(crate) fn find(resource: GroupResource<'_>) -> Option<&'static KindDefinition> {
+    BY_NAME.get(&resource).copied()
+}
+
+/// The definition of a kind by its group and name.
+pub(crate) fn find_kind(group: &str, kind: &str) -> Option<&'static KindDefinition> {
+    BY_KIND.get(&(group, kind)).copied()
+}
+
+/// Reports whether objects of a resource are questions, which change nothing.
+pub(crate) fn is_question(resource: GroupResource<'_>) -> bool {
+    find(resource).is_some_and(|kind| kind.question)
+}
+
+/// The template of a pod in objects of a row's resource.
+pub(crate) fn pod_template(row: &Resource) -> Option<PodTemplate> {
+    kind_of(row)?.pod_template
+}
+
+/// Administrative access to devices that a write requests.
+pub(crate) fn admin_access(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Option<Path> {
+    kind_of(row)?.admin_access?(subresource, object, old)
 }
 
 /// All of them.
-#[cfg(test)]
 pub(crate) fn all() -> &'static [&'static KindDefinition] {
     ALL
 }
 
 #[cfg(test)]
 mod tests {
-    use proto::resources;
-
     use super::*;
 
     /// A kind with another name than its resource would be taken for a plain one.
     #[test]
     fn every_kind_is_of_a_resource_and_defined_once() {
         for kind in ALL {
-            let name = (kind.group, kind.plural);
             let mut rows = resources::all().iter().chain(resources::optional());
-            assert!(rows.any(|row| row.group == name.0 && row.plural == name.1), "{name:?}");
-            assert!(find(kind.group, kind.plural).is_some_and(|found| std::ptr::eq(found, *kind)), "{name:?}");
+            assert!(rows.any(|row| GroupResource::of(row) == kind.resource), "{}", kind.resource);
+            assert!(find(kind.resource).is_some_and(|found| std::ptr::eq(found, *kind)), "{}", kind.resource);
         }
     }
 }

@@ -2,6 +2,16 @@
 
 use proto::Value;
 
+/// Fields of the requests of claims and their templates that go with feature gates.
+pub(super) mod request_fields {
+    pub(in crate::registry) const ADMIN_ACCESS: &[&str] = &["requests.*.exactly.adminAccess"];
+    pub(in crate::registry) const TOLERATIONS: &[&str] =
+        &["requests.*.exactly.tolerations", "requests.*.firstAvailable.*.tolerations"];
+    pub(in crate::registry) const CAPACITY: &[&str] =
+        &["requests.*.exactly.capacity", "requests.*.firstAvailable.*.capacity", "constraints.*.distinctAttribute"];
+    pub(in crate::registry) const ALTERNATIVES: &[&str] = &["requests.*.firstAvailable"];
+}
+
 /// Drops the device status of devices that are no longer allocated: a client that deallocates need not know of it.
 pub(super) fn prepare_status(new: &mut Value, old: &Value) {
     let kept = allocated(new);

@@ -15,3 +15,6 @@ pub struct Selectable {
 pub(crate) const fn text(label: &'static str, pointer: &'static [&'static str]) -> Selectable {
     Selectable { label, pointers: pointer, absent: "" }
 }
+
+/// Text for an unknown label of an API version (`group/version`) and kind.
+pub(crate) type LabelError = fn(api_version: &str, kind: &str, label: &str) -> String;

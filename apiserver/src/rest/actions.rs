@@ -7,7 +7,9 @@ use proto::Value;
 use proto::resources::Row;
 
 use super::{BindingEffects, binding, eviction, token};
+use crate::machinery::GroupResource;
 use crate::machinery::query::WriteOptions;
+use crate::registry::core::binding::BINDINGS;
 use crate::verbs::engine::Engine;
 use crate::verbs::{Acting, Actions, VerbRequest};
 
@@ -41,7 +43,7 @@ impl Actions for CoreActions {
         object: &mut Value,
         options: &'a WriteOptions,
     ) -> Option<Acting<'a>> {
-        if !row.group.is_empty() || row.plural != "bindings" {
+        if GroupResource::of(row) != BINDINGS {
             return None;
         }
         Some(Box::pin(binding::create(engine, r, object.take(), options, self.binding)))

@@ -8,13 +8,12 @@ use shared::status::Status;
 
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::registry::networking::service_cidr::SERVICE_CIDRS;
 use crate::rest::AllocationStorage;
 use crate::storage::codec;
 use crate::verbs::engine::storage_status;
 use crate::verbs::get;
 
-/// Group and plural of the objects.
-pub(super) const RESOURCE: (&str, &str) = ("networking.k8s.io", "servicecidrs");
 /// The one that the server makes.
 pub(super) const DEFAULT: &str = "kubernetes";
 
@@ -50,7 +49,7 @@ pub(super) fn of<'o>(objects: impl Iterator<Item = &'o Value>) -> Vec<Range> {
 
 /// The ranges as the cache knows them, or as they are now.
 pub(super) async fn known(backend: &AllocationStorage, now: bool) -> Result<Vec<Range>, Status> {
-    let row = backend.rows.storage(RESOURCE.0, RESOURCE.1).ok_or_else(Status::generic_not_found)?;
+    let row = backend.rows.storage(SERVICE_CIDRS).ok_or_else(Status::generic_not_found)?;
     let cacher = backend.caches.cacher(&row);
     get::ready(&cacher).await?;
     if now {
@@ -61,7 +60,7 @@ pub(super) async fn known(backend: &AllocationStorage, now: bool) -> Result<Vec<
 
 /// The ranges as far as the cache has told; none while it has not been asked for.
 pub(super) fn cached(backend: &AllocationStorage) -> Vec<Range> {
-    let Some(row) = backend.rows.storage(RESOURCE.0, RESOURCE.1) else { return Vec::new() };
+    let Some(row) = backend.rows.storage(SERVICE_CIDRS) else { return Vec::new() };
     let Some(cacher) = backend.caches.running(&row) else { return Vec::new() };
     let entries = cacher.cached_entries("");
     let objects: Vec<Value> = entries.iter().filter_map(|e| codec::value(&row, &e.raw).ok()).collect();

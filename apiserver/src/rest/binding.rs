@@ -11,6 +11,7 @@ use shared::status::field::aggregate;
 use crate::admission::Operation;
 use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, WriteOptions};
+use crate::registry::core::pod::PODS;
 use crate::storage::other_than_asked;
 use crate::verbs::engine::Engine;
 use crate::verbs::{Reply, VerbRequest, subresources, target, write};
@@ -32,7 +33,7 @@ fn check(binding: &Value) -> Result<(), Status> {
 }
 
 fn refuse(pod: &Value, why: &str) -> Status {
-    Status::conflict("", "pods/binding", meta::text(pod, "name"), why)
+    Status::conflict(PODS.group, &format!("{}/binding", PODS.plural), meta::text(pod, "name"), why)
 }
 
 /// Effects of a binding besides setting the node.
@@ -50,7 +51,7 @@ fn assign(pod: &mut Value, binding: &Value, key: &str, effects: BindingEffects) 
     for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let (asked, there) = (meta::text(binding, field), meta::text(pod, field));
         if !asked.is_empty() && asked != there {
-            return Err(Status::conflict("", "pods", &name, &other_than_asked(key, what, asked, there)));
+            return Err(PODS.conflict(&name, &other_than_asked(key, what, asked, there)));
         }
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
@@ -99,7 +100,7 @@ pub(super) async fn create(
     options: &WriteOptions,
     effects: BindingEffects,
 ) -> Result<Reply, Status> {
-    let pods = &engine.rows.storage("", "pods").ok_or_else(Status::generic_not_found)?;
+    let pods = &engine.rows.storage(PODS).ok_or_else(Status::generic_not_found)?;
     let name = meta::text(&object, "name").to_owned();
     bind_to(engine, r, (pods, name.as_str()), object, options, effects).await
 }

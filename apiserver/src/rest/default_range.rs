@@ -8,12 +8,13 @@ use proto::Value;
 use serde_json::json;
 use shared::status::Status;
 
-use super::address_ranges::{DEFAULT, RESOURCE};
+use super::address_ranges::DEFAULT;
 use super::repair::{EventWriter, RepairEvent};
 use crate::api::Api;
 use crate::machinery::identity::server_user;
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::registry::networking::service_cidr::SERVICE_CIDRS;
 
 /// Time between two looks at it.
 const EVERY: Duration = Duration::from_secs(10);
@@ -97,15 +98,14 @@ impl DefaultRange {
     /// # Errors
     /// It is not there, and could not be made.
     pub(crate) async fn reconcile(&mut self) -> Result<(), Status> {
-        let (group, plural) = RESOURCE;
-        let found = match self.api.get(group, plural, "", DEFAULT).await {
+        let found = match self.api.get(SERVICE_CIDRS, "", DEFAULT).await {
             Err(e) if !e.is_not_found() => return Err(e),
             found => found.ok(),
         };
         let (mut next, mut object) = (step(found.as_ref(), &self.ours), found.unwrap_or_default());
         if next == RangeAction::Create {
             let new = json!({"metadata": {"name": DEFAULT}, "spec": {"cidrs": self.ours}});
-            object = match self.api.create(&server_user(), group, plural, "", new).await {
+            object = match self.api.create(&server_user(), SERVICE_CIDRS, "", new).await {
                 Err(e) if e.is_already_exists() => return Ok(()),
                 made => made?,
             };
@@ -114,7 +114,7 @@ impl DefaultRange {
         match next {
             RangeAction::Widen => {
                 object["spec"]["cidrs"] = json!(self.ours);
-                if let Err(why) = self.api.update(&server_user(), group, plural, "", object.clone()).await {
+                if let Err(why) = self.api.update(&server_user(), SERVICE_CIDRS, "", object.clone()).await {
                     let (one, all) = (self.ours[0].clone(), self.ours.join(" "));
                     let message = format!(
                         "The default ServiceCIDR can not be upgraded from {one} to dual stack [{all}] : {}",
@@ -124,7 +124,7 @@ impl DefaultRange {
                 }
             }
             RangeAction::Approve => {
-                let applied = self.api.apply(&server_user(), (group, plural, "status"), COMPONENT, ready()).await;
+                let applied = self.api.apply(&server_user(), (SERVICE_CIDRS, "status"), COMPONENT, ready()).await;
                 if applied.is_err() {
                     let message = "The default ServiceCIDR Status can not be set to Ready=True".to_owned();
                     self.write_event(&object, "KubernetesDefaultServiceCIDRError", message).await;
@@ -160,14 +160,18 @@ mod tests {
         let cluster = Arc::new(Fixed::default());
         let range = |ours: &[&str]| DefaultRange::new(cluster.api(), ours.iter().map(|r| (*r).to_owned()).collect());
         let shown = || {
-            let there = cluster.get(RESOURCE.0, RESOURCE.1, "", DEFAULT).expect("there");
+            let there = cluster.get(SERVICE_CIDRS, "", DEFAULT).expect("there");
             (
                 tree::strings(&there, "/spec/cidrs").join(" "),
                 tree::text(&there, "/status/conditions/0/status").to_owned(),
             )
         };
         let messages = || -> Vec<String> {
-            cluster.list("", "events", None).iter().map(|e| tree::text(e, "/message").to_owned()).collect()
+            cluster
+                .list(crate::machinery::GroupResource::new("", "events"), None)
+                .iter()
+                .map(|e| tree::text(e, "/message").to_owned())
+                .collect()
         };
         range(&["10.0.0.0/24"]).reconcile().await.expect("made");
         assert_eq!(shown(), ("10.0.0.0/24".to_owned(), "True".to_owned()));

@@ -16,6 +16,8 @@ use crate::machinery::identity;
 use crate::machinery::meta;
 use crate::machinery::query::{OptionsKind, Query, WriteOptions};
 use crate::negotiate::RequestBody;
+use crate::registry::core::pod::PODS;
+use crate::registry::policy::pod_disruption_budget::POD_DISRUPTION_BUDGETS;
 use crate::storage::codec;
 use crate::verbs::delete::{self, options_object};
 use crate::verbs::engine::{DeleteOptions, Engine, WriteTarget};
@@ -155,7 +157,7 @@ pub(super) async fn evict(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> R
     engine.validate_admission(&mut t, Operation::Create, Some(&mut eviction), None).await?;
     for _ in 0..ROUNDS {
         let Some((pod, _)) = engine.read(row, namespace, name).await? else {
-            return Err(Status::not_found("", "pods", name));
+            return Err(PODS.not_found(name));
         };
         if !ignores_budget(&pod) {
             ask_and_delete(engine, r, row, &pod, asked.clone()).await?;
@@ -174,7 +176,7 @@ pub(super) async fn evict(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> R
             }
         }
     }
-    Err(Status::stale("", "pods", name))
+    Err(Status::stale(PODS.group, PODS.plural, name))
 }
 
 /// Deletes a pod that counts, if its budget lets it go.
@@ -185,7 +187,7 @@ async fn ask_and_delete(
     pod: &Value,
     mut options: DeleteOptions,
 ) -> Result<(), Status> {
-    let budgets = &engine.rows.storage("policy", "poddisruptionbudgets").ok_or_else(Status::generic_not_found)?;
+    let budgets = &engine.rows.storage(POD_DISRUPTION_BUDGETS).ok_or_else(Status::generic_not_found)?;
     let all = budgets_of(engine, budgets, &r.info.namespace, pod).await?;
     match all.as_slice() {
         [] => mark_and_delete(engine, r, row, pod, options).await,
@@ -221,7 +223,7 @@ async fn ask(engine: &Arc<Engine>, row: &Row, budget: &Value, pod: &str, dry_run
             outcome => return outcome.map(|_| ()),
         }
         let there = engine.read(row, namespace, name).await?;
-        budget = there.ok_or_else(|| Status::not_found("policy", "poddisruptionbudgets", name))?.0;
+        budget = there.ok_or_else(|| POD_DISRUPTION_BUDGETS.not_found(name))?.0;
     }
     Err(Status::timeout(&format!("couldn't update PodDisruptionBudget {name:?} due to conflicts"), 10))
 }

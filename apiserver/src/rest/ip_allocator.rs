@@ -19,6 +19,8 @@ use super::allocator_meters::{self, AllocationScope};
 use crate::cache::ChangesSince;
 use crate::machinery::meta;
 use crate::negotiate::Media;
+use crate::registry::core::service::SERVICES;
+use crate::registry::networking::ip_address::IP_ADDRESSES;
 use crate::rest::AllocationStorage;
 use crate::storage::{WriteResult, codec};
 use crate::verbs::{MANAGER, get, managers};
@@ -80,7 +82,7 @@ pub(super) fn object(ip: IpAddr, namespace: &str, name: &str) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
         "metadata": {"name": ip.to_string(), "labels": {FAMILY: family(ip), MANAGED_BY: ALLOCATOR}},
-        "spec": {"parentRef": {"resource": "services", "namespace": namespace, "name": name}},
+        "spec": {"parentRef": {"resource": SERVICES.plural, "namespace": namespace, "name": name}},
     })
 }
 
@@ -91,7 +93,7 @@ async fn allocate_address(
     name: &str,
 ) -> Result<bool, IpError> {
     let storage = |e: String| IpError::Storage(e);
-    let row = backend.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let row = backend.rows.storage(IP_ADDRESSES).ok_or(IpError::Full)?;
     let mut object = object(ip, namespace, name);
     managers::created(&row, "", &mut object, MANAGER);
     meta::fill(&mut object);
@@ -163,7 +165,7 @@ pub(crate) async fn allocate_next(
 
 /// Any address of a range, from above the static band first: the first after one chosen by chance that is free.
 async fn free(backend: &AllocationStorage, net: &IpNet, namespace: &str, name: &str) -> Result<IpAddr, IpError> {
-    let row = backend.rows.storage("networking.k8s.io", "ipaddresses").ok_or(IpError::Full)?;
+    let row = backend.rows.storage(IP_ADDRESSES).ok_or(IpError::Full)?;
     let known = backend.caches.cacher(&row);
     get::ready(&known).await.map_err(|e| IpError::Storage(e.message))?;
     let size = size(net);
@@ -228,9 +230,7 @@ impl AllocatedAddresses {
 
 /// Shows how many addresses of the ranges are taken, as far as the cache knows.
 pub(crate) fn publish(backend: &AllocationStorage, taken: &Mutex<AllocatedAddresses>) {
-    let Some(cacher) =
-        backend.rows.storage("networking.k8s.io", "ipaddresses").and_then(|row| backend.caches.running(&row))
-    else {
+    let Some(cacher) = backend.rows.storage(IP_ADDRESSES).and_then(|row| backend.caches.running(&row)) else {
         return;
     };
     let mut taken = taken.lock();
@@ -251,7 +251,7 @@ pub(crate) fn first(net: &IpNet) -> IpAddr {
 
 /// Gives an address back, however it is spelled.
 pub(crate) async fn release(backend: &AllocationStorage, ip: &str) {
-    let (Some(row), Some(address)) = (backend.rows.storage("networking.k8s.io", "ipaddresses"), address::ip(ip)) else {
+    let (Some(row), Some(address)) = (backend.rows.storage(IP_ADDRESSES), address::ip(ip)) else {
         return;
     };
     let key = backend.key(&row, &address.to_string());

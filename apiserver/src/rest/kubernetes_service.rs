@@ -15,8 +15,12 @@ use shared::flags::FlagSet;
 use shared::status::Status;
 
 use crate::api::Api;
+use crate::machinery::GroupResource;
 use crate::machinery::identity::server_user;
 use crate::machinery::meta;
+use crate::registry::core::endpoints::ENDPOINTS;
+use crate::registry::core::service::SERVICES;
+use crate::registry::discovery::endpoint_slice::ENDPOINT_SLICES;
 use crate::rest::node_ports::PortRange;
 use crate::rest::{Services, ip_allocator};
 use crate::verbs::engine::storage_status;
@@ -145,22 +149,21 @@ impl Reconciler {
 
     async fn ensure(
         &self,
-        group: &str,
-        plural: &str,
+        resource: GroupResource<'_>,
         object: Value,
         same: impl Fn(&Value) -> bool,
     ) -> Result<(), Status> {
         let user = server_user();
-        match self.api.get(group, plural, NAMESPACE, NAME).await {
+        match self.api.get(resource, NAMESPACE, NAME).await {
             Ok(there) if same(&there) => Ok(()),
             Ok(there) => {
                 let mut object = object;
                 for field in ["resourceVersion", "uid"] {
                     meta::set_text(&mut object, field, meta::text(&there, field));
                 }
-                self.api.update(&user, group, plural, "", object).await.map(|_| ())
+                self.api.update(&user, resource, "", object).await.map(|_| ())
             }
-            Err(e) if e.is_not_found() => match self.api.create(&user, group, plural, NAMESPACE, object).await {
+            Err(e) if e.is_not_found() => match self.api.create(&user, resource, NAMESPACE, object).await {
                 Err(e) if !e.is_already_exists() => Err(e),
                 _ => Ok(()),
             },
@@ -170,15 +173,15 @@ impl Reconciler {
 
     /// Creates the service; of one that exists, sees to its type and ports.
     pub(crate) async fn ensure_service(&self) -> Result<(), Status> {
-        self.ensure("", "services", self.service(), |_| true).await?;
-        let mut there = self.api.get("", "services", NAMESPACE, NAME).await?;
+        self.ensure(SERVICES, self.service(), |_| true).await?;
+        let mut there = self.api.get(SERVICES, NAMESPACE, NAME).await?;
         let (kind, ports) = self.shape();
         if there["spec"]["type"] == kind && there["spec"]["ports"] == ports {
             return Ok(());
         }
         there["spec"]["type"] = kind.into();
         there["spec"]["ports"] = ports;
-        self.api.update(&server_user(), "", "services", "", there).await.map(|_| ())
+        self.api.update(&server_user(), SERVICES, "", there).await.map(|_| ())
     }
 
     fn lease_key(&self) -> String {
@@ -203,7 +206,7 @@ impl Reconciler {
 
     /// The addresses in the Endpoints object, none where there is none.
     async fn published(&self) -> Result<Vec<String>, Status> {
-        match self.api.get("", "endpoints", NAMESPACE, NAME).await {
+        match self.api.get(ENDPOINTS, NAMESPACE, NAME).await {
             Ok(there) => Ok(listed(&there)),
             Err(e) if e.is_not_found() => Ok(Vec::new()),
             Err(e) => Err(e),
@@ -232,7 +235,7 @@ impl Reconciler {
             there["subsets"].as_array().map_or(&[][..], Vec::as_slice)
                 == subsets.as_array().map_or(&[][..], Vec::as_slice)
         };
-        self.ensure("", "endpoints", endpoints.clone(), same).await?;
+        self.ensure(ENDPOINTS, endpoints.clone(), same).await?;
         let ready: Vec<Value> =
             addresses.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}})).collect();
         let slice = json!({
@@ -247,7 +250,7 @@ impl Reconciler {
                     .as_array()
                     .is_some_and(|l| l.iter().zip(&ready).all(|(a, b)| a["addresses"] == b["addresses"]))
         };
-        self.ensure("discovery.k8s.io", "endpointslices", slice, same).await
+        self.ensure(ENDPOINT_SLICES, slice, same).await
     }
 
     /// One round: that we are there, then the endpoints.
@@ -283,7 +286,7 @@ impl Reconciler {
     /// Renews until dropped, and makes the service again when somebody deleted it.
     pub(crate) async fn run(&self) {
         loop {
-            if let Err(error) = self.ensure("", "services", self.service(), |_| true).await {
+            if let Err(error) = self.ensure(SERVICES, self.service(), |_| true).await {
                 tracing::warn!(%error, "Failed to create the kubernetes service");
             }
             if let Err(error) = self.round().await {

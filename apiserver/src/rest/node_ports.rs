@@ -11,6 +11,8 @@ use rand::Rng;
 use serde_json::json;
 
 use super::allocator_meters::{self, AllocationScope};
+use crate::machinery::GroupResource;
+use crate::registry::core::service::SERVICES;
 use crate::rest::AllocationStorage;
 use crate::storage::{Stored, WriteResult};
 
@@ -259,7 +261,7 @@ pub(crate) async fn release(backend: &AllocationStorage, range: PortRange, ports
 
 /// The type of the row, so that callers can tell services apart.
 pub(crate) fn is_service(row: &Resource) -> bool {
-    row.group.is_empty() && row.plural == "services"
+    GroupResource::of(row) == SERVICES
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use super::{AllocationStorage, service_families};
 use crate::machinery::identity;
 use crate::machinery::meta;
 use crate::machinery::query::WriteOptions;
+use crate::registry::core::endpoints::ENDPOINTS;
 use crate::registry::core::service::{
     Spec, family, ips_of, is_headless, may_have_node_ports, needs_cluster_ip, needs_health_port, needs_node_ports,
     node_ports_of, ports_of, strings,
@@ -361,7 +362,7 @@ impl WriteHook for Services {
 
 /// Deletes the endpoints of a Service that is gone. Admission is not asked: it was about the Service.
 async fn drop_endpoints(engine: &Engine, service: &Value) {
-    let Some(row) = &engine.rows.storage("", "endpoints") else { return };
+    let Some(row) = &engine.rows.storage(ENDPOINTS) else { return };
     let (user, options) = (identity::server_user(), WriteOptions::default());
     let (namespace, name) = (meta::text(service, "namespace"), meta::text(service, "name"));
     let mut t = WriteTarget { admitted: true, ..WriteTarget::new(row, (namespace, name), &user, &options) };

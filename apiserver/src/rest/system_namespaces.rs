@@ -7,18 +7,19 @@ use shared::status::Status;
 
 use crate::api::Api;
 use crate::machinery::identity::server_user;
+use crate::registry::core::namespace::NAMESPACES;
 
 /// Their names.
 pub(crate) const NAMES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
 /// Creates a namespace unless it exists.
 pub(crate) async fn ensure(api: &Api, name: &str) -> Result<(), Status> {
-    match api.get("", "namespaces", "", name).await {
+    match api.get(NAMESPACES, "", name).await {
         Ok(_) => return Ok(()),
         Err(e) if e.is_not_found() => {}
         Err(e) => return Err(e),
     }
-    match api.create(&server_user(), "", "namespaces", "", json!({"metadata": {"name": name}})).await {
+    match api.create(&server_user(), NAMESPACES, "", json!({"metadata": {"name": name}})).await {
         Err(e) if !e.is_already_exists() => Err(e),
         _ => Ok(()),
     }

@@ -3,12 +3,8 @@
 //!
 //! One port for everybody who asks what is served (routing, discovery, caches, admission, in-process writes). Readers
 //! take a snapshot and never wait; the one writer is the controller of custom resource definitions. Which compiled-in
-//! rows are served and in which version they are stored comes of flags and gates ([`ResourceConfig`]). Must not know what
-//! is particular about a kind.
-
-mod deprecation;
-mod resource_config;
-mod stored;
+//! rows are served and in which version they are stored `registry` chooses by flags and gates ([`ResourceConfig`]). Must
+//! not know what is particular about a kind.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,12 +12,23 @@ use std::sync::Arc;
 use std::sync::atomic::{self, AtomicU64};
 
 use arc_swap::ArcSwap;
+use base64::Engine as _;
 use proto::resources::{self, Resource, Row};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
-pub use deprecation::deprecation_warning;
-pub use resource_config::{EmulatedApis, ResourceConfig, select_resources};
-pub use stored::storage_hash;
+use crate::machinery::GroupResource;
+
+/// Difference from the resources that are served by default.
+#[derive(Debug, Default)]
+pub struct ResourceConfig {
+    /// Rows that are served as well, in discovery order.
+    pub on: Vec<&'static Resource>,
+    /// Rows that are not.
+    pub off: Vec<&'static Resource>,
+    /// Rows, served or not, in the place of those that are compiled in: what is stored differs.
+    pub stored: Vec<Row>,
+}
 
 /// Rows of custom resources by group and plural, versions best first.
 type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
@@ -78,17 +85,17 @@ impl Rows {
 
     /// The row in whose version objects are kept, whatever versions are served: the server's own parts need some that
     /// are not.
-    pub fn storage(&self, group: &str, plural: &str) -> Option<Row> {
-        let same = |r: &&Resource| r.group == group && r.plural == plural;
+    pub fn storage(&self, resource: GroupResource<'_>) -> Option<Row> {
+        let same = |r: &&Resource| GroupResource::of(r) == resource;
         match resources::all().iter().find(same).or_else(|| self.choice.on.iter().copied().find(same)) {
             Some(row) => Some(self.ours(row).storage()),
-            None => self.defined_storage(group, plural),
+            None => self.defined_storage(resource),
         }
     }
 
     /// Storage row of a custom resource.
-    pub fn defined_storage(&self, group: &str, plural: &str) -> Option<Row> {
-        self.custom_resource(group, plural)?.first().map(Row::storage)
+    pub fn defined_storage(&self, resource: GroupResource<'_>) -> Option<Row> {
+        self.custom_resource(resource.group, resource.plural)?.first().map(Row::storage)
     }
 
     /// True when a group that does not come from a definition is served.
@@ -192,6 +199,12 @@ pub fn compiled(group: &str, plural: &str) -> Option<&'static Resource> {
 pub fn builtin(group: &str, plural: &str) -> Option<Row> {
     let any = resources::all().iter().find(|r| r.group == group && r.plural == plural)?;
     Some(Row::from(any).storage())
+}
+
+/// The hash legacy discovery names a stored version by.
+pub fn storage_hash(group: &str, version: &str, kind: &str) -> String {
+    let digest = Sha256::digest(format!("{group}/{version}/{kind}"));
+    base64::engine::general_purpose::STANDARD.encode(&digest[..8])
 }
 
 /// Sorts versions as clients prefer them: `v2`, `v1`, `v1beta2`, `v1beta1`, `v1alpha1`, then all other names.

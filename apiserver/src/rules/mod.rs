@@ -3,6 +3,7 @@
 //! Answers for upstream's `apimachinery/pkg/api/validation` and `util/validation`. Pure. Must not know a kind: what is
 //! particular about one is in `validation`, and schemas of custom resources are in `crd`.
 
+pub(crate) mod flow_control;
 pub(crate) mod meta;
 pub(crate) mod names;
 pub(crate) mod options;

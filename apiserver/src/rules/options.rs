@@ -6,6 +6,7 @@
 
 use std::ops::{Deref, DerefMut};
 
+use proto::Value;
 use shared::status::field::Error;
 
 /// Relaxed validation rule.
@@ -103,6 +104,24 @@ impl ValidationOptions {
     pub(crate) const fn allows(self, option: ValidationOption) -> bool {
         self.0 & option.bit() != 0
     }
+}
+
+/// Rule that stays relaxed for a stored object that relies on that already.
+pub(crate) struct KeptOption {
+    pub(crate) option: ValidationOption,
+    /// Keys of the part of the object to look at.
+    pub(crate) within: &'static [&'static str],
+    /// Reports whether that part relies on it.
+    pub(crate) used: fn(&Value) -> bool,
+}
+
+/// A rule that stays relaxed for stored objects of which a part relies on it.
+pub(crate) const fn kept(
+    option: ValidationOption,
+    within: &'static [&'static str],
+    used: fn(&Value) -> bool,
+) -> KeptOption {
+    KeptOption { option, within, used }
 }
 
 /// Findings of one validation and the options it was asked to run with; otherwise a list.

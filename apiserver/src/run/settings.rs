@@ -10,10 +10,10 @@ use crate::bootstrap::StorageVersions;
 use crate::egress::Egress;
 use crate::negotiate::Media;
 use crate::registry::FieldGates;
+use crate::registry::resource_config;
 use crate::rest::kubernetes_service::{self, ReconcilerType};
 use crate::rest::node_ports::PortRange;
 use crate::rest::{BindingEffects, ServiceRanges};
-use crate::rows;
 use crate::rows::Rows;
 use crate::serve::ResponsePolicy;
 use crate::serve::listen::Addresses;
@@ -108,8 +108,8 @@ fn services(flags: &FlagSet) -> anyhow::Result<ServiceRanges> {
 }
 
 fn rows(flags: &FlagSet) -> anyhow::Result<Rows> {
-    let emulated = rows::EmulatedApis::from_flags(flags).map_err(anyhow::Error::msg)?;
-    let choice = rows::select_resources(&flags.map("runtime-config"), &flags.feature_gates(), emulated);
+    let emulated = resource_config::EmulatedApis::from_flags(flags).map_err(anyhow::Error::msg)?;
+    let choice = resource_config::select_resources(&flags.map("runtime-config"), &flags.feature_gates(), emulated);
     let choice = choice.map_err(anyhow::Error::msg)?;
     Ok(Rows::of(choice))
 }

@@ -18,6 +18,10 @@ use crate::egress::{Egress, NetworkContext};
 use crate::election;
 use crate::machinery::identity;
 use crate::peers::Peers;
+use crate::registry::coordination::lease_candidate::LEASE_CANDIDATES;
+use crate::registry::core::namespace::NAMESPACES;
+use crate::registry::rbac::cluster_role::CLUSTER_ROLES;
+use crate::registry::rbac::cluster_role_binding::CLUSTER_ROLE_BINDINGS;
 use crate::rest::default_range::DefaultRange;
 use crate::rest::kubernetes_service::Reconciler;
 use crate::rest::{Services, repair, system_namespaces};
@@ -98,12 +102,8 @@ pub(super) fn write_traces(process: &Process, egress: &Egress) -> anyhow::Result
 
 /// The caches every request may need.
 async fn filled(caches: &Arc<CacheRegistry>) {
-    for (group, plural) in [
-        ("", "namespaces"),
-        ("rbac.authorization.k8s.io", "clusterroles"),
-        ("rbac.authorization.k8s.io", "clusterrolebindings"),
-    ] {
-        if let Some(row) = builtin(group, plural) {
+    for resource in [NAMESPACES, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS] {
+        if let Some(row) = builtin(resource.group, resource.plural) {
             caches.cacher(&row).wait_ready().await;
         }
     }
@@ -142,7 +142,7 @@ async fn make_service(api: &Api, range: &mut DefaultRange, reconciler: &Reconcil
 
 /// Elects those who lead other components, where the gate for that is on and candidates are served.
 pub(super) fn hold_elections(cx: &ServerContext) {
-    if cx.flags.enabled(election::GATE) && cx.rows.storage("coordination.k8s.io", "leasecandidates").is_some() {
+    if cx.flags.enabled(election::GATE) && cx.rows.storage(LEASE_CANDIDATES).is_some() {
         cx.tasks.spawn("elections", election::run(cx.clone()));
     }
 }

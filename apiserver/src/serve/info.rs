@@ -3,6 +3,7 @@
 
 use crate::api::RequestInfo;
 use crate::machinery::query::Query;
+use crate::registry::core::namespace::NAMESPACES;
 
 /// Reads a request line.
 pub fn request_info(method: &str, path: &str, query: &Query) -> RequestInfo {
@@ -41,7 +42,7 @@ pub fn request_info(method: &str, path: &str, query: &Query) -> RequestInfo {
         info.verb = "watch".to_owned();
         parts = &parts[1..];
     }
-    if parts[0] == "namespaces" && parts.len() > 1 {
+    if parts[0] == NAMESPACES.plural && parts.len() > 1 {
         info.namespace = parts[1].to_owned();
         if parts.len() > 2 && !matches!(parts[2], "status" | "finalize") {
             parts = &parts[2..];

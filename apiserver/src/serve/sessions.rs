@@ -5,12 +5,13 @@ use shared::authn::UserInfo;
 use shared::authz::Attributes;
 
 use crate::api::RequestInfo;
+use crate::registry::core::pod::PODS;
 
 /// Reports whether a GET opens a session in a pod, as WebSocket clients do: that needs the right to `create` as well.
 pub(super) fn opens_by_get(info: &RequestInfo, upgrades: bool) -> bool {
     upgrades
         && info.verb == "get"
-        && info.resource == "pods"
+        && info.resource == PODS.plural
         && matches!(info.subresource.as_str(), "exec" | "attach" | "portforward")
 }
 

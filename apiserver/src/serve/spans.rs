@@ -16,6 +16,7 @@ use super::meters;
 use crate::access::FILTERS;
 use crate::api::RequestInfo;
 use crate::audit;
+use crate::registry::core::namespace::NAMESPACES;
 
 /// Groups whose traces are continued; traces of other clients are only linked.
 const TRUSTED: [&str; 2] = ["system:masters", "system:monitoring"];
@@ -35,7 +36,8 @@ fn name(method: &str, info: &RequestInfo) -> String {
     }
     add(&info.api_version);
     if !info.namespace.is_empty() {
-        add("namespaces/{:namespace}");
+        add(NAMESPACES.plural);
+        add("{:namespace}");
     }
     add(&info.resource);
     if !info.name.is_empty() {

@@ -6,6 +6,8 @@ use proto::resources::Resource;
 use shared::flags::FlagSet;
 
 use crate::registry::behavior;
+use crate::registry::core::event::EVENTS;
+use crate::registry::events::event::EVENTS as EVENTS_V1;
 
 /// Invalid flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +53,7 @@ pub struct Caching {
 impl Default for Caching {
     /// Resources without a cache by default: events are many, and read by few.
     fn default() -> Self {
-        let events = ["", "events.k8s.io"].map(|group| (("events".to_owned(), group.to_owned()), 0));
+        let events = [EVENTS, EVENTS_V1].map(|events| ((events.plural.to_owned(), events.group.to_owned()), 0));
         Self { on: true, sizes: events.into() }
     }
 }

@@ -10,8 +10,12 @@ use shared::status::{Status, field};
 use super::claims::Kubernetes;
 use super::{Bound, Claims, ServiceAccounts, user_name};
 use crate::api::{Api, IssuedToken, Reader, TokenIssuer};
+use crate::machinery::GroupResource;
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::registry::core::node::NODES;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::secret::SECRETS;
 
 const GROUP: &str = "authentication.k8s.io";
 const SHORTEST: i64 = 600;
@@ -151,17 +155,17 @@ impl Issuer {
         let of = |f: &str| tree::text(request, &format!("/spec/boundObjectRef/{f}")).to_owned();
         let (version, kind, name, uid) = (of("apiVersion"), of("kind"), of("name"), of("uid"));
         let (group, version) = group_version(&version);
-        let (plural, scope) = match (group, kind.as_str()) {
-            ("", "Pod") => ("pods", namespace),
-            ("", "Secret") => ("secrets", namespace),
-            ("", "Node") => ("nodes", ""),
+        let (resource, scope) = match (group, kind.as_str()) {
+            ("", "Pod") => (PODS, namespace),
+            ("", "Secret") => (SECRETS, namespace),
+            ("", "Node") => (NODES, ""),
             _ => {
                 let text = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
                 return Err(Status::bad_request(&text));
             }
         };
-        let object = self.find(plural, scope, &name).await?;
-        if plural == "pods" && tree::text(&object, "/spec/serviceAccountName") != account {
+        let object = self.find(resource, scope, &name).await?;
+        if resource == PODS && tree::text(&object, "/spec/serviceAccountName") != account {
             let text = format!(
                 "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
             );
@@ -175,14 +179,14 @@ impl Issuer {
             return Err(Status::conflict("", &kind, &name, &why));
         }
         let bound = Bound { name, uid: found.to_owned() };
-        match plural {
-            "secrets" => claims.secret = Some(bound),
-            "nodes" => claims.node = Some(bound),
+        match resource {
+            SECRETS => claims.secret = Some(bound),
+            NODES => claims.node = Some(bound),
             _ => {
                 claims.pod = Some(bound);
                 let node = tree::text(&object, "/spec/nodeName");
                 if !node.is_empty() {
-                    let uid = self.find("nodes", "", node).await.ok();
+                    let uid = self.find(NODES, "", node).await.ok();
                     let uid = uid.map(|n| tree::text(&n, "/metadata/uid").to_owned()).unwrap_or_default();
                     claims.node = Some(Bound { name: node.to_owned(), uid });
                 }
@@ -192,11 +196,11 @@ impl Issuer {
     }
 
     /// From the cache; asks storage about what is not there.
-    async fn find(&self, plural: &str, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
-        if let Some(object) = self.reader.get("", plural, namespace, name) {
+    async fn find(&self, resource: GroupResource<'_>, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
+        if let Some(object) = self.reader.get(resource, namespace, name) {
             return Ok(object);
         }
-        self.api.get("", plural, namespace, name).await.map(Arc::new)
+        self.api.get(resource, namespace, name).await.map(Arc::new)
     }
 }
 

@@ -16,7 +16,12 @@ use super::{Bound, Claims, LegacyClaims, ServiceAccounts, user_name};
 use crate::api::{Api, Reader};
 use crate::authn::{TokenAuthenticator, constant_time_eq, jwt};
 use crate::authz::rbac::quoted_list;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::core::node::NODES;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::secret::SECRETS;
+use crate::registry::core::service_account::SERVICE_ACCOUNTS;
 
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 const EXTRA: &str = "authentication.kubernetes.io/";
@@ -179,9 +184,9 @@ impl Validator {
         if claims.sub != user_name(&k.namespace, &account.name) || account.name.is_empty() || k.namespace.is_empty() {
             return bad("token subject does not match its service account");
         }
-        self.alive("serviceaccounts", ACCOUNT, &k.namespace, account, now).await?;
+        self.alive(SERVICE_ACCOUNTS, ACCOUNT, &k.namespace, account, now).await?;
         if let Some(secret) = &k.secret {
-            self.alive("secrets", "secret", &k.namespace, secret, now).await?;
+            self.alive(SECRETS, "secret", &k.namespace, secret, now).await?;
         }
         let mut extra = BTreeMap::new();
         let mut add = |key: &str, value: &str| {
@@ -190,14 +195,14 @@ impl Validator {
             }
         };
         if let Some(pod) = &k.pod {
-            self.alive("pods", "pod", &k.namespace, pod, now).await?;
+            self.alive(PODS, "pod", &k.namespace, pod, now).await?;
             add("pod-name", &pod.name);
             add("pod-uid", &pod.uid);
         }
         if let Some(node) = &k.node {
             // A token bound to a pod lives by its pod; only one bound to a node alone dies with it.
             if k.pod.is_none() {
-                self.alive("nodes", "node", "", node, now).await?;
+                self.alive(NODES, "node", "", node, now).await?;
             }
             add("node-name", &node.name);
             add("node-uid", &node.uid);
@@ -221,7 +226,7 @@ impl Validator {
             return bad("could not parse private claims");
         }
         if self.accounts.config().lookup {
-            let Some(stored) = self.find("secrets", namespace, secret).await else {
+            let Some(stored) = self.find(SECRETS, namespace, secret).await else {
                 return bad("Token has been invalidated");
             };
             let kept = base64::engine::general_purpose::STANDARD.decode(tree::text(&stored, "/data/token"));
@@ -230,7 +235,7 @@ impl Validator {
             {
                 return bad("Token has been invalidated");
             }
-            let Some(owner) = self.find("serviceaccounts", namespace, account).await else {
+            let Some(owner) = self.find(SERVICE_ACCOUNTS, namespace, account).await else {
                 return bad(format!("serviceaccounts {account:?} not found"));
             };
             if tree::has(&owner, "/metadata/deletionTimestamp") {
@@ -268,11 +273,11 @@ impl Validator {
         }
         let (namespace, name) = (tree::namespace(secret), tree::name(secret));
         let noted = async {
-            let mut fresh = self.api.get("", "secrets", namespace, name).await?;
+            let mut fresh = self.api.get(SECRETS, namespace, name).await?;
             if let Some(labels) = tree::map_mut(&mut fresh, &["metadata", "labels"]) {
                 labels.insert(LAST_USED.to_owned(), today.into());
             }
-            self.api.update(&crate::machinery::identity::server_user(), "", "secrets", "", fresh).await
+            self.api.update(&crate::machinery::identity::server_user(), SECRETS, "", fresh).await
         };
         if let Err(error) = noted.await {
             tracing::warn!(namespace, name, %error, "Failed to label the secret of a legacy token as used");
@@ -281,13 +286,13 @@ impl Validator {
 
     async fn alive(
         &self,
-        plural: &str,
+        resource: GroupResource<'_>,
         what: &str,
         namespace: &str,
         bound: &Bound,
         now: i64,
     ) -> Result<(), AuthnError> {
-        let object = self.find(plural, namespace, &bound.name).await;
+        let object = self.find(resource, namespace, &bound.name).await;
         match complaint(what, namespace, bound, object.as_deref(), now) {
             Some(why) => bad(why),
             None => Ok(()),
@@ -295,11 +300,11 @@ impl Validator {
     }
 
     /// From the cache; asks storage about what is not there.
-    async fn find(&self, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        if let Some(object) = self.reader.get("", plural, namespace, name) {
+    async fn find(&self, resource: GroupResource<'_>, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        if let Some(object) = self.reader.get(resource, namespace, name) {
             return Some(object);
         }
-        self.api.get("", plural, namespace, name).await.ok().map(Arc::new)
+        self.api.get(resource, namespace, name).await.ok().map(Arc::new)
     }
 }
 
@@ -390,7 +395,7 @@ mod tests {
         cluster.put("", "secrets", secret(json!({})));
         assert_eq!(ask().await, Ok(Some("system:serviceaccount:e:sa".into())));
         use crate::api::Reader as _;
-        let noted = cluster.get("", "secrets", "e", "s").expect("there");
+        let noted = cluster.get(GroupResource::new("", "secrets"), "e", "s").expect("there");
         let today = &jiff::Timestamp::now().to_string()[..10];
         assert_eq!(tree::label(&noted, LAST_USED), Some(today));
         cluster.put("", "secrets", secret(json!({INVALID_SINCE: "2026-01-01"})));

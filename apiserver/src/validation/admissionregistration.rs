@@ -73,7 +73,7 @@ impl StrictRules {
 }
 
 /// Reports whether a webhook has an invalid selector.
-pub(super) fn have_invalid_selectors(webhooks: &Value) -> bool {
+pub(crate) fn have_invalid_selectors(webhooks: &Value) -> bool {
     let selectors = |hook| ["namespaceSelector", "objectSelector"].map(|key| get(hook, key));
     webhooks.as_array().into_iter().flatten().flat_map(selectors).any(is_invalid)
 }

@@ -10,6 +10,7 @@ use shared::status::field::{Error, Path};
 
 use super::names::{complain, dns1123_label, dns1123_subdomain};
 use super::tree::{get, has, int, list, same, text, texts, without};
+use crate::rules::flow_control::FlowControlDefaults;
 use crate::rules::options::FieldErrors;
 
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
@@ -56,11 +57,10 @@ pub(crate) fn schema(object: &Value, out: &mut FieldErrors) {
 /// Specifications by name, of the objects without which no request would be let through.
 type Mandatory = LazyLock<BTreeMap<String, Value>>;
 
-static MANDATORY_SCHEMAS: Mandatory = LazyLock::new(|| mandatory_of("flowschemas"));
-static MANDATORY_LEVELS: Mandatory = LazyLock::new(|| mandatory_of("prioritylevelconfigurations"));
+static MANDATORY_SCHEMAS: Mandatory = LazyLock::new(|| mandatory_of(FlowControlDefaults::read().schemas));
+static MANDATORY_LEVELS: Mandatory = LazyLock::new(|| mandatory_of(FlowControlDefaults::read().levels));
 
-fn mandatory_of(plural: &str) -> BTreeMap<String, Value> {
-    let all = crate::bootstrap::flow_control().remove(plural).unwrap_or_default();
+fn mandatory_of(all: Vec<Value>) -> BTreeMap<String, Value> {
     let named = all.into_iter().map(|o| (text(get(&o, "metadata"), "name").to_owned(), get(&o, "spec").clone()));
     named.filter(|(name, _)| matches!(&**name, "exempt" | "catch-all")).collect()
 }

@@ -1,30 +1,16 @@
 //! Privileged containers and processes of the host, on servers that do not allow them.
 
 use proto::Value;
-use proto::resources::Resource;
 use shared::status::field::{Error, Path};
 
-use super::tree::{at, flag, get, list};
-
-/// Path of the pod's spec in a kind.
-fn spec_path(row: &Resource) -> &'static [&'static str] {
-    match (&*row.group, &*row.plural) {
-        ("", "pods") => &["spec"],
-        ("", "podtemplates") => &["template", "spec"],
-        ("", "replicationcontrollers") | ("apps", _) | ("batch", "jobs") => &["spec", "template", "spec"],
-        ("batch", "cronjobs") => &["spec", "jobTemplate", "spec", "template", "spec"],
-        _ => &[],
-    }
-}
+use super::pod_template::PodTemplate;
+use super::tree::{flag, get, list};
 
 /// One error for each privileged container of a pod or a pod template, and one where any is a process of the host.
-pub fn privileged(row: &Resource, object: &Value) -> Vec<Error> {
-    let keys = spec_path(row);
+pub(crate) fn privileged(template: Option<PodTemplate>, object: &Value) -> Vec<Error> {
     let mut out = Vec::new();
-    if keys.is_empty() {
-        return out;
-    }
-    let (spec, path) = (at(object, keys), Path::of(keys));
+    let Some(template) = template else { return out };
+    let (spec, path) = (get(template.of(object), "spec"), Path::of(&template.keys("spec")));
     if super::pod::windows::has_host_process(spec) {
         out.push(Error::forbidden(&path, "hostProcess containers are disallowed by cluster policy"));
     }
@@ -42,6 +28,7 @@ pub fn privileged(row: &Resource, object: &Value) -> Vec<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::resources::Resource;
     use serde_json::json;
 
     #[test]
@@ -52,7 +39,7 @@ mod tests {
         });
         let row = |group, plural| proto::resources::find(group, "v1", plural).expect("row");
         let texts = |row: &Resource, object: Value| -> Vec<String> {
-            privileged(row, &object).iter().map(ToString::to_string).collect()
+            privileged(crate::registry::pod_template(row), &object).iter().map(ToString::to_string).collect()
         };
         let why = "initContainers[0].securityContext.privileged: Forbidden: disallowed by cluster policy";
         for (group, plural, object, path) in [

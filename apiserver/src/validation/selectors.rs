@@ -23,7 +23,7 @@ pub(super) fn own_selector(selector: &Value, path: &Path, out: &mut FieldErrors)
 }
 
 /// Reports whether a selector is invalid.
-pub(super) fn is_invalid(selector: &Value) -> bool {
+pub(crate) fn is_invalid(selector: &Value) -> bool {
     let mut out = FieldErrors::default();
     label_selector(selector, &Path::default(), &mut out);
     !out.is_empty()

@@ -2,19 +2,16 @@
 //! was there before may be spelled oddly, and not even that in some fields.
 
 use proto::Value;
-use proto::resources::Resource;
 use shared::address::{strict_ip, strict_network};
 use shared::status::field::{Error, Path};
 
 use super::meta::annotation;
-use super::options::{PODS, is_of};
+use super::pod_template::PodTemplate;
 use super::service::SOURCE_RANGES;
 use super::tree::{get, list};
 
 /// A field that takes any spelling.
-struct AddressField {
-    /// `plural.group` of whoever has it.
-    of: &'static str,
+pub(crate) struct AddressField {
     /// The subresource it is judged with.
     with: &'static str,
     /// `*` stands for all elements of a list; a part `a=b` is read as `a` and told as `b`, which may be nothing.
@@ -24,65 +21,90 @@ struct AddressField {
     keeps: bool,
 }
 
-const fn place(of: &'static str, path: &'static str, judge: fn(&str) -> Option<String>) -> AddressField {
-    AddressField { of, with: "", path, judge, keeps: false }
+/// A field with an address.
+pub(crate) const fn ip_at(path: &'static str) -> AddressField {
+    AddressField { with: "", path, judge: ip, keeps: false }
 }
 
-/// One in which what was there before is let through.
-const fn kept(
-    of: &'static str,
-    with: &'static str,
-    path: &'static str,
-    judge: fn(&str) -> Option<String>,
-) -> AddressField {
-    AddressField { of, with, path, judge, keeps: true }
+/// A field with a network.
+pub(crate) const fn network_at(path: &'static str) -> AddressField {
+    AddressField { judge: network, ..ip_at(path) }
 }
 
-static PLACES: &[AddressField] = &[
-    place("endpoints", "subsets.*.addresses.*.ip", ip),
-    place("endpoints", "subsets.*.notReadyAddresses.*.ip", ip),
-    place("endpointslices.discovery.k8s.io", "endpoints.*.addresses.*", ip),
-    place("nodes", "spec.podCIDRs.*", network),
-    kept("networkpolicies.networking.k8s.io", "", "spec.ingress.*.from.*.ipBlock.cidr", network),
-    kept("networkpolicies.networking.k8s.io", "", "spec.ingress.*.from.*.ipBlock.except.*", network),
-    kept("networkpolicies.networking.k8s.io", "", "spec.egress.*.to.*.ipBlock.cidr", network),
-    kept("networkpolicies.networking.k8s.io", "", "spec.egress.*.to.*.ipBlock.except.*", network),
-    kept("ingresses.networking.k8s.io", "status", "status.loadBalancer.ingress.*.ip", ip),
-    kept("services", "status", "status.loadBalancer.ingress.*.ip", ip),
-    kept("services", "", "spec.clusterIPs.*", ip),
-    kept("services", "", "spec.externalIPs.*", ip),
-    kept("services", "", "spec.loadBalancerSourceRanges=LoadBalancerSourceRanges.*", network),
-    kept("pods", "status", "status.podIPs.*.ip=", ip),
-    kept("pods", "status", "status.hostIPs.*.ip=", ip),
-];
+impl AddressField {
+    /// Lets through what was there before.
+    pub(crate) const fn kept(mut self) -> Self {
+        self.keeps = true;
+        self
+    }
+
+    /// Judges the field in writes of a subresource.
+    pub(crate) const fn with(mut self, subresource: &'static str) -> Self {
+        self.with = subresource;
+        self
+    }
+}
+
+/// Addresses in objects of a kind.
+pub(crate) struct AddressRules {
+    fields: &'static [AddressField],
+    /// Reports whether what an object has in these fields is no address.
+    exempts: Option<fn(&Value) -> bool>,
+    /// Judges a new object beside the stored one for what is no matter of fields.
+    more: Option<fn(&Value, Option<&Value>, &mut Vec<Error>)>,
+}
+
+impl AddressRules {
+    /// Rules for these fields.
+    pub(crate) const fn of(fields: &'static [AddressField]) -> Self {
+        Self { fields, exempts: None, more: None }
+    }
+
+    /// Exempts some objects.
+    pub(crate) const fn exempts(mut self, exempts: fn(&Value) -> bool) -> Self {
+        self.exempts = Some(exempts);
+        self
+    }
+
+    /// Adds a rule for new and updated objects.
+    pub(crate) const fn more(mut self, more: fn(&Value, Option<&Value>, &mut Vec<Error>)) -> Self {
+        self.more = Some(more);
+        self
+    }
+}
 
 /// Fields of a pod's specification.
 const OF_PODS: [&str; 2] = ["hostAliases.*.ip", "dnsConfig.nameservers.*"];
-/// Returns the errors of addresses of a built-in kind that are not in canonical form.
-pub fn check(row: &Resource, subresource: &str, new: &Value, old: Option<&Value>) -> Vec<Error> {
-    let is = |of: &str| is_of(row, of);
+
+/// Returns the errors of addresses of a built-in kind that are not in canonical form: those of its own fields, and of the
+/// pods it describes.
+pub(crate) fn check(
+    rules: Option<&AddressRules>,
+    template: Option<PodTemplate>,
+    subresource: &str,
+    new: &Value,
+    old: Option<&Value>,
+) -> Vec<Error> {
     let mut out = Vec::new();
-    // Host names are no addresses.
-    if row.plural == "endpointslices" && get(new, "addressType") == "FQDN" {
-        return out;
-    }
-    for place in PLACES.iter().filter(|place| is(place.of) && place.with == subresource) {
-        let before = old.filter(|_| place.keeps).map(|old| values(old, place.path)).unwrap_or_default();
-        judge(new, place.path, place.judge, &before, &mut out);
-    }
-    for (_, at) in PODS.iter().filter(|(of, _)| is(of) && subresource.is_empty()) {
-        for field in OF_PODS {
-            judge(new, &format!("{at}.{field}"), ip, &[], &mut out);
+    if let Some(rules) = rules.filter(|rules| !rules.exempts.is_some_and(|exempts| exempts(new))) {
+        for field in rules.fields.iter().filter(|field| field.with == subresource) {
+            let before = old.filter(|_| field.keeps).map(|old| values(old, field.path)).unwrap_or_default();
+            judge(new, field.path, field.judge, &before, &mut out);
+        }
+        if let Some(more) = rules.more.filter(|_| subresource.is_empty()) {
+            more(new, old, &mut out);
         }
     }
-    if is("services") && subresource.is_empty() {
-        annotated_ranges(new, old, &mut out);
+    if let Some(template) = template.filter(|_| subresource.is_empty()) {
+        for field in OF_PODS {
+            judge(new, &format!("{}.{field}", template.keys("spec").join(".")), ip, &[], &mut out);
+        }
     }
     out
 }
 
 /// The older form of a balancer's ranges, as far as it is new and nothing took its place.
-fn annotated_ranges(new: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
+pub(crate) fn annotated_ranges(new: &Value, old: Option<&Value>, out: &mut Vec<Error>) {
     let given = annotation(new, SOURCE_RANGES);
     let ranges = list(get(new, "spec"), "loadBalancerSourceRanges");
     if !ranges.is_empty() || old.is_some_and(|old| annotation(old, SOURCE_RANGES) == given) {
@@ -210,8 +232,10 @@ mod tests {
         ];
         for (group, plural, subresource, new, old, want) in rows {
             let row = builtin(group, plural).expect("a row");
+            let kind = crate::registry::kinds::kind_of(&row);
+            let (rules, template) = (kind.and_then(|k| k.addresses.as_ref()), kind.and_then(|k| k.pod_template));
             let found: Vec<String> =
-                check(&row, subresource, &new, old.as_ref()).iter().map(ToString::to_string).collect();
+                check(rules, template, subresource, &new, old.as_ref()).iter().map(ToString::to_string).collect();
             assert_eq!(found, want, "{new}");
         }
     }

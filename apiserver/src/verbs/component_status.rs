@@ -17,6 +17,7 @@ use super::select::Selection;
 use super::table::{self, Include};
 use super::{Reply, VerbRequest, accepted};
 use crate::negotiate::{self, ObjectForm};
+use crate::registry::core::component_status::COMPONENT_STATUSES;
 
 /// Patience with one component.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -72,7 +73,7 @@ pub(super) async fn get(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Res
     let name = r.info.name.as_str();
     let port = LOCAL.iter().find(|(n, _)| *n == name).map(|(_, p)| *p);
     if port.is_none() && name != ETCD {
-        return Err(Status::not_found("", "componentstatuses", name));
+        return Err(COMPONENT_STATUSES.not_found(name));
     }
     super::reply_object(engine, r, row, 200, &status(engine, name, port).await)
 }

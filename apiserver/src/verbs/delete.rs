@@ -16,9 +16,11 @@ use super::list;
 use super::table::Include;
 use super::{Reply, VerbRequest, accepted, namespace_of, reply_object};
 use crate::cache::Entry;
+use crate::machinery::GroupResource;
 use crate::machinery::meta::{self, Propagation};
 use crate::machinery::query::{Query, WriteOptions, check_dry_run};
 use crate::negotiate::{self, Format, RequestBody};
+use crate::registry::batch::job::JOBS;
 
 /// The options of a request. What of them was sent is written down in a version of upstream's own.
 fn request_options(engine: &Engine, r: &VerbRequest) -> Result<DeleteOptions, Status> {
@@ -165,7 +167,7 @@ const JOB_PODS_STAY: &str = "child pods are preserved by default when jobs are d
 
 /// Warnings for a delete without a propagation policy, given before anything is looked at.
 fn left_open(options: &DeleteOptions, row: &Row) -> Vec<String> {
-    let jobs = (&*row.group, &*row.plural) == ("batch", "jobs");
+    let jobs = GroupResource::of(row) == JOBS;
     if jobs && options.propagation.is_none() { vec![JOB_PODS_STAY.to_owned()] } else { Vec::new() }
 }
 

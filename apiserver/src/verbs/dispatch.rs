@@ -10,8 +10,10 @@ use shared::status::Status;
 use super::engine::Engine;
 use super::request::not_acceptable;
 use super::{Reply, Route, VerbRequest, component_status, delete, get, list, patch, route, subresources, watch, write};
+use crate::machinery::GroupResource;
 use crate::negotiate::{self, Format, Media, NotAcceptable};
 use crate::registry::behavior;
+use crate::registry::core::component_status::COMPONENT_STATUSES;
 
 /// Rejects a `Content-Type` or `Accept` that is not served (415, 406) before any work; invalid options of a list (400)
 /// take precedence.
@@ -128,9 +130,9 @@ async fn perform(engine: &Arc<Engine>, r: &VerbRequest, route: &Route) -> Result
     if route.subresource().is_some() {
         return subresources::dispatch(engine, r, route).await;
     }
-    match (r.info.verb.as_str(), &*route.row.plural) {
-        ("get", "componentstatuses") => return component_status::get(engine, r, &route.row).await,
-        ("list", "componentstatuses") => return component_status::list(engine, r, &route.row).await,
+    match (r.info.verb.as_str(), GroupResource::of(&route.row)) {
+        ("get", COMPONENT_STATUSES) => return component_status::get(engine, r, &route.row).await,
+        ("list", COMPONENT_STATUSES) => return component_status::list(engine, r, &route.row).await,
         _ => {}
     }
     match r.info.verb.as_str() {

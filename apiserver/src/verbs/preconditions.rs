@@ -4,8 +4,11 @@ use proto::Value;
 use shared::status::{Status, field};
 
 use super::engine::{DeleteOptions, WriteTarget, conflict};
+use crate::machinery::GroupResource;
 use crate::machinery::meta;
+use crate::registry::apiextensions::custom_resource_definition::CUSTOM_RESOURCE_DEFINITIONS;
 use crate::registry::behavior;
+use crate::registry::core::namespace::NAMESPACES;
 use crate::registry::strategy::Strategy;
 
 /// A write on another revision than the stored one fails.
@@ -48,5 +51,5 @@ pub fn check_preconditions(t: &WriteTarget<'_>, options: &DeleteOptions, object:
 
 /// Refused deletes name the kind, but for those that go in steps of their own.
 fn names_resource(group: &str, plural: &str) -> bool {
-    matches!((group, plural), ("", "namespaces") | ("apiextensions.k8s.io", "customresourcedefinitions"))
+    matches!(GroupResource::new(group, plural), NAMESPACES | CUSTOM_RESOURCE_DEFINITIONS)
 }

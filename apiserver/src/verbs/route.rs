@@ -6,6 +6,7 @@ use shared::status::{Status, go_quote};
 
 use crate::api::RequestInfo;
 use crate::registry::behavior;
+use crate::registry::core::namespace::NAMESPACES;
 use crate::rows::Rows;
 
 /// A request line, resolved.
@@ -72,7 +73,7 @@ fn resolved(rows: &Rows, info: &RequestInfo, method: &str) -> Result<Route, Stat
         return Err(missing());
     }
     // A namespace is in no namespace: its own path names it once.
-    if !row.namespaced && in_namespace && (row.plural != "namespaces" || info.below_namespace) {
+    if !row.namespaced && in_namespace && (row.plural != NAMESPACES.plural || info.below_namespace) {
         return Err(missing());
     }
     if info.parts.len() > 2 {

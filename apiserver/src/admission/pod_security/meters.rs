@@ -5,6 +5,7 @@ use shared::metrics;
 
 use super::level::{LevelVersion, PolicyVersion};
 use crate::admission::{Attributes, Operation};
+use crate::registry::core::pod::PODS;
 
 /// The minor version of the policies that are newest here. What is asked of a later one is counted without its number.
 const NEWEST: u32 = 35;
@@ -23,7 +24,7 @@ fn called<'a>(a: &'a Attributes<'_>) -> Option<[&'a str; 3]> {
         Operation::Update => "update",
         _ => return None,
     };
-    Some([operation, if a.of("", "pods") { "pod" } else { "controller" }, a.subresource])
+    Some([operation, if a.of(PODS) { "pod" } else { "controller" }, a.subresource])
 }
 
 impl Metrics {

@@ -16,21 +16,12 @@ use shared::status::field;
 use super::{Attributes, Error, NOTHING, Operation, Plugin, namespaces};
 use crate::api::{Api, Reader};
 use crate::machinery::tree;
+use crate::registry::core::namespace::NAMESPACES;
+use crate::registry::core::pod::PODS;
+use crate::registry::pod_template;
 use checks::{describe, evaluate};
 use level::{LabelError, Level, LevelVersion, Policy};
 use meters::Metrics;
-
-/// Path of the pod template in a kind.
-const TEMPLATES: &[(&str, &str, &str)] = &[
-    ("", "replicationcontrollers", "/spec/template"),
-    ("", "podtemplates", "/template"),
-    ("apps", "replicasets", "/spec/template"),
-    ("apps", "deployments", "/spec/template"),
-    ("apps", "statefulsets", "/spec/template"),
-    ("apps", "daemonsets", "/spec/template"),
-    ("batch", "jobs", "/spec/template"),
-    ("batch", "cronjobs", "/spec/jobTemplate/spec/template"),
-];
 
 /// Limits when the level of a namespace changes: pods evaluated, and warnings.
 const NAMESPACE_PODS: usize = 3000;
@@ -88,15 +79,14 @@ impl PodSecurity {
 #[async_trait]
 impl Plugin for PodSecurity {
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
-        if a.is("", "namespaces") {
+        if a.is(NAMESPACES) {
             return self.namespace(a);
         }
-        if a.is("", "pods") || (a.of("", "pods") && a.subresource == "ephemeralcontainers") {
+        if a.is(PODS) || (a.of(PODS) && a.subresource == "ephemeralcontainers") {
             return self.pod(a).await;
         }
-        let template = TEMPLATES.iter().find(|(group, plural, _)| a.is(group, plural));
-        if let Some((_, _, pointer)) = template {
-            self.workload(a, pointer).await;
+        if let Some(template) = pod_template(a.resource).filter(|_| a.subresource.is_empty()) {
+            self.workload(a, &template.pointer()).await;
         }
         Ok(())
     }
@@ -162,7 +152,7 @@ impl PodSecurity {
     fn existing_pods(&self, namespace: &str, enforce: LevelVersion) -> Vec<String> {
         let mut found: Vec<(String, Vec<String>)> = Vec::new();
         let mut owners = std::collections::HashSet::new();
-        for pod in self.reader.list("", "pods", Some(namespace)).into_iter().take(NAMESPACE_PODS) {
+        for pod in self.reader.list(PODS, Some(namespace)).into_iter().take(NAMESPACE_PODS) {
             let owner = tree::list(&pod, "/metadata/ownerReferences")
                 .iter()
                 .find(|o| tree::flag(o, "/controller"))

@@ -22,22 +22,14 @@ use super::request_authorizer::RequestAuthorizer;
 use super::views::Views;
 use super::webhooks::WebhookDeps;
 use super::{Attributes, NOTHING};
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::is_question;
 use evaluate::EvaluationInput;
 pub(super) use mutating::MutatingPolicies;
 pub(super) use permission::check as check_parameters;
 use plurals::{GROUP, MUTATING, Plurals, VALIDATING};
 pub(super) use validating::ValidatingPolicies;
-
-/// Requests that are questions and change nothing: policies are not asked about them.
-const QUESTIONS: [(&str, &str); 6] = [
-    ("authentication.k8s.io", "selfsubjectreviews"),
-    ("authentication.k8s.io", "tokenreviews"),
-    ("authorization.k8s.io", "localsubjectaccessreviews"),
-    ("authorization.k8s.io", "selfsubjectaccessreviews"),
-    ("authorization.k8s.io", "selfsubjectrulesreviews"),
-    ("authorization.k8s.io", "subjectaccessreviews"),
-];
 
 /// Policies of one kind, from the cache.
 struct Policies {
@@ -79,11 +71,11 @@ impl PolicyError {
 impl Policies {
     /// The policies that are to be asked, in the order of their names and those of their bindings.
     async fn bound(&self, a: &Attributes<'_>) -> Result<(Vec<Bound>, Option<Arc<Value>>), Status> {
-        if a.resource.group == GROUP || QUESTIONS.iter().any(|(group, plural)| a.of(group, plural)) {
+        if a.resource.group == GROUP || is_question(GroupResource::of(a.resource)) {
             return Ok((Vec::new(), None));
         }
         let (reader, rows) = (self.means.reader.as_ref(), &self.means.rows);
-        let mut bindings = reader.list(GROUP, self.plurals.1, None);
+        let mut bindings = reader.list(self.plurals.1, None);
         if bindings.is_empty() {
             return Ok((Vec::new(), None));
         }
@@ -93,7 +85,7 @@ impl Policies {
         let mut all = Vec::new();
         for binding in bindings {
             let name = tree::text(&binding, "/spec/policyName");
-            let Some(policy) = reader.get(GROUP, self.plurals.0, "", name) else { continue };
+            let Some(policy) = reader.get(self.plurals.0, "", name) else { continue };
             let Some(shown) = matched(&scene, policy.pointer("/spec/matchConstraints"))? else { continue };
             let row = match params::row(rows, &policy).transpose() {
                 Ok(row) => row,

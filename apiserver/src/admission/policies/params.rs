@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::super::Attributes;
 use super::PolicyError;
 use crate::api::Reader;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
 use crate::rows::Rows;
 
@@ -50,18 +51,18 @@ pub(super) async fn find(
         return Err(wrong("paramRef.namespace must not be provided for a cluster-scoped `paramKind`"));
     }
     let name = tree::text(reference, "/name");
-    if !reader.synced(&row.group, &row.plural) {
+    if !reader.synced(GroupResource::of(row)) {
         // What is not read by then is not found.
-        tokio::time::timeout(READ_WITHIN, reader.changed(&row.group, &row.plural, u64::MAX)).await.ok();
+        tokio::time::timeout(READ_WITHIN, reader.changed(GroupResource::of(row), u64::MAX)).await.ok();
     }
     let found = if name.is_empty() {
         let selector = Selector::from_object(reference.get("selector")).map_err(|e| wrong(&e.to_string()))?;
         let scope = row.namespaced.then_some(namespace);
-        let mut all = reader.list(&row.group, &row.plural, scope);
+        let mut all = reader.list(GroupResource::of(row), scope);
         all.retain(|o| selector.matches(o.pointer("/metadata/labels")));
         all
     } else {
-        reader.get(&row.group, &row.plural, namespace, name).into_iter().collect()
+        reader.get(GroupResource::of(row), namespace, name).into_iter().collect()
     };
     if !found.is_empty() {
         return Ok(found);

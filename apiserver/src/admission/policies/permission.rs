@@ -48,9 +48,8 @@ pub(in crate::admission) async fn check(
 
 /// Attributes to authorize for a write of a policy or binding, and the field they are about.
 fn question(rows: &Rows, reader: &dyn Reader, a: &Attributes<'_>, new: &Value) -> Option<(Question, &'static str)> {
-    let plurals =
-        [VALIDATING, MUTATING].into_iter().find(|(p, b)| a.resource.plural == *p || a.resource.plural == *b)?;
-    if a.resource.plural == plurals.0 {
+    let plurals = [VALIDATING, MUTATING].into_iter().find(|(p, b)| a.of(*p) || a.of(*b))?;
+    if a.of(plurals.0) {
         let kind = new.pointer("/spec/paramKind").filter(|k| k.is_object())?;
         let unchanged = a.old_object.is_some_and(|old| old.pointer("/spec/paramKind") == Some(kind));
         let question = Question { verb: "get".into(), name: "*".into(), namespace: "*".into(), ..of_kind(rows, kind) };
@@ -64,7 +63,7 @@ fn question(rows: &Rows, reader: &dyn Reader, a: &Attributes<'_>, new: &Value) -
     if a.old_object.is_some_and(same) {
         return None;
     }
-    let policy = reader.get(GROUP, plurals.0, "", tree::text(new, "/spec/policyName"));
+    let policy = reader.get(plurals.0, "", tree::text(new, "/spec/policyName"));
     let kind = policy.as_ref().and_then(|p| p.pointer("/spec/paramKind"));
     let or_all = |text: &str| if text.is_empty() { "*".to_owned() } else { text.to_owned() };
     let name = tree::text(reference, "/name");

@@ -19,6 +19,7 @@ use super::{Attributes, Error, Operation, Plugin};
 use crate::api::{Api, Reader};
 use crate::machinery::identity::server_user;
 use crate::machinery::tree;
+use crate::registry::core::resource_quota::RESOURCE_QUOTAS;
 pub(super) use scopes::best_effort;
 
 /// Attempts to raise a quota that others change meanwhile.
@@ -62,7 +63,7 @@ impl Plugin for ResourceQuota {
             return Ok(());
         }
         let Some(object) = a.object() else { return Ok(()) };
-        let quotas = self.reader.list("", "resourcequotas", Some(a.namespace));
+        let quotas = self.reader.list(RESOURCE_QUOTAS, Some(a.namespace));
         if quotas.is_empty() && self.limited.is_empty() {
             return Ok(());
         }
@@ -91,7 +92,7 @@ impl Plugin for ResourceQuota {
         let _turn = queue.lock().await;
         // All of them must have room before one is raised.
         for quota in &mut plan {
-            if let Ok(fresh) = self.api.get("", "resourcequotas", a.namespace, tree::name(quota)).await {
+            if let Ok(fresh) = self.api.get(RESOURCE_QUOTAS, a.namespace, tree::name(quota)).await {
                 *quota = Arc::new(fresh);
             }
             raise(quota, kind, &asked).map_err(|why| a.forbidden(why))?;
@@ -148,13 +149,13 @@ impl ResourceQuota {
             let Some(raised) = raise(&quota, kind, asked).map_err(|why| a.forbidden(why))? else {
                 return Ok(());
             };
-            match self.api.update(&server_user(), "", "resourcequotas", "status", raised).await {
+            match self.api.update(&server_user(), RESOURCE_QUOTAS, "status", raised).await {
                 Ok(_) => return Ok(()),
                 Err(status) if status.is_conflict() => {}
                 Err(status) if status.is_not_found() => return Ok(()),
                 Err(status) => return Err(status),
             }
-            match self.api.get("", "resourcequotas", a.namespace, tree::name(&quota)).await {
+            match self.api.get(RESOURCE_QUOTAS, a.namespace, tree::name(&quota)).await {
                 Ok(fresh) => quota = Arc::new(fresh),
                 Err(status) if status.is_not_found() => return Ok(()),
                 Err(status) => return Err(status),
@@ -260,6 +261,7 @@ fn raise(quota: &Value, kind: EvaluatedObject<'_>, asked: &UsageRequest<'_>) -> 
 mod tests {
     use super::*;
     use crate::admission::testing::{Fixed, Write};
+    use crate::machinery::GroupResource;
     use serde_json::json;
 
     fn cluster(hard: &Value, used: &Value, spec: &Value) -> Arc<Fixed> {
@@ -278,7 +280,7 @@ mod tests {
     }
 
     fn used(cluster: &Arc<Fixed>) -> Value {
-        cluster.get("", "resourcequotas", "e", "rq").expect("there")["status"]["used"].clone()
+        cluster.get(GroupResource::new("", "resourcequotas"), "e", "rq").expect("there")["status"]["used"].clone()
     }
 
     fn pod(requests: Value) -> Value {

@@ -4,7 +4,10 @@
 use serde_json::Value;
 
 use super::super::resource_list as list;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::core::persistent_volume_claim::PERSISTENT_VOLUME_CLAIMS;
+use crate::registry::core::pod::PODS;
 
 /// A scope, of a quota or of what is limited by the configuration.
 pub(super) struct QuotaScope<'a> {
@@ -35,9 +38,9 @@ pub(super) fn matches(quota: &Value, group: &str, plural: &str, object: &Value) 
 
 /// Reports whether an object matches a scope.
 pub(super) fn is_in(scope: &QuotaScope<'_>, group: &str, plural: &str, object: &Value) -> bool {
-    match (group, plural) {
-        ("", "pods") => pod(scope, object),
-        ("", "persistentvolumeclaims") => claim(scope, object),
+    match GroupResource::new(group, plural) {
+        PODS => pod(scope, object),
+        PERSISTENT_VOLUME_CLAIMS => claim(scope, object),
         _ => false,
     }
 }

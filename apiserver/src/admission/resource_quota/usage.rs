@@ -10,31 +10,41 @@ use shared::types::{OLD_CLASS, is_extended_resource};
 use super::super::resource_list::{self as list, List};
 use super::super::{Attributes, Operation};
 use super::scopes;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::core::binding::BINDINGS;
+use crate::registry::core::config_map::CONFIG_MAPS;
+use crate::registry::core::event::EVENTS;
+use crate::registry::core::persistent_volume_claim::PERSISTENT_VOLUME_CLAIMS;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::replication_controller::REPLICATION_CONTROLLERS;
+use crate::registry::core::resource_quota::RESOURCE_QUOTAS;
+use crate::registry::core::secret::SECRETS;
+use crate::registry::core::service::SERVICES;
+use crate::registry::events::event::EVENTS as EVENTS_V1;
+use crate::registry::is_question;
+use crate::registry::resource::resource_claim::RESOURCE_CLAIMS;
 
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
-const DEVICES: &str = "resource.k8s.io";
 const DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
 /// The most devices that a claim may be given.
 const MOST_DEVICES: i64 = 32;
 /// Core kinds that may also be counted by their plain name.
-const PLAIN: [&str; 6] =
-    ["replicationcontrollers", "secrets", "configmaps", "resourcequotas", "services", "persistentvolumeclaims"];
+const PLAIN: [GroupResource<'static>; 6] =
+    [REPLICATION_CONTROLLERS, SECRETS, CONFIG_MAPS, RESOURCE_QUOTAS, SERVICES, PERSISTENT_VOLUME_CLAIMS];
 
 /// Reports whether a request can increase usage.
 pub(super) fn counts(a: &Attributes<'_>) -> bool {
-    let (group, plural) = (a.resource.group.as_ref(), a.resource.plural.as_ref());
     let (new, old) = (a.object().unwrap_or(&Value::Null), a.old_object.unwrap_or(&Value::Null));
-    match (group, plural, a.subresource, a.operation) {
-        ("" | "events.k8s.io", "events", ..) | ("", "bindings", ..) => false,
-        ("authentication.k8s.io" | "authorization.k8s.io", ..) => false,
-        ("", "pods", "resize", Operation::Update) => true,
-        ("", "pods", "", Operation::Update) => scopes::terminates(new) != scopes::terminates(old),
-        (_, _, "", Operation::Create) => true,
-        ("", "services" | "persistentvolumeclaims", "", Operation::Update) => true,
-        (DEVICES, "resourceclaims", "", Operation::Update) => true,
+    match (GroupResource::of(a.resource), a.subresource, a.operation) {
+        (EVENTS | EVENTS_V1 | BINDINGS, ..) => false,
+        (resource, ..) if is_question(resource) => false,
+        (PODS, "resize", Operation::Update) => true,
+        (PODS, "", Operation::Update) => scopes::terminates(new) != scopes::terminates(old),
+        (_, "", Operation::Create) => true,
+        (SERVICES | PERSISTENT_VOLUME_CLAIMS | RESOURCE_CLAIMS, "", Operation::Update) => true,
         // What a volume was given may be more than was asked for.
-        ("", "persistentvolumeclaims", "status", Operation::Update) => {
+        (PERSISTENT_VOLUME_CLAIMS, "status", Operation::Update) => {
             allocated(new) != allocated(old) || scopes::attributes_classes(new) != scopes::attributes_classes(old)
         }
         _ => false,
@@ -47,24 +57,26 @@ fn count_name(group: &str, plural: &str) -> String {
 
 /// Reports whether a quota's resource name applies to the resource.
 pub(super) fn limits(group: &str, plural: &str, name: &str) -> bool {
-    if name == count_name(group, plural) || (group.is_empty() && PLAIN.contains(&plural) && name == plural) {
+    let resource = GroupResource::new(group, plural);
+    if name == count_name(group, plural) || (PLAIN.contains(&resource) && name == plural) {
         return true;
     }
-    match (group, plural) {
-        ("", "pods") => {
+    match resource {
+        PODS => {
             let (kind, plain) = name.split_once('.').filter(|(k, _)| matches!(*k, "requests" | "limits")).unzip();
             let (kind, plain) = (kind.unwrap_or_default(), plain.unwrap_or(name));
             matches!(plain, "cpu" | "memory" | "ephemeral-storage")
-                || name == "pods"
+                || name == PODS.plural
                 || (kind != "limits" && plain.starts_with("hugepages-"))
                 || (kind == "requests" && is_extended_resource(plain))
         }
-        ("", "services") => matches!(name, "services.nodeports" | "services.loadbalancers"),
-        ("", "persistentvolumeclaims") => {
+        SERVICES => matches!(name, "services.nodeports" | "services.loadbalancers"),
+        PERSISTENT_VOLUME_CLAIMS => {
             let of_class = name.split_once(STORAGE_CLASS).map(|(_, what)| what);
-            name == "requests.storage" || matches!(of_class, Some("persistentvolumeclaims" | "requests.storage"))
+            name == "requests.storage"
+                || of_class.is_some_and(|what| what == PERSISTENT_VOLUME_CLAIMS.plural || what == "requests.storage")
         }
-        (DEVICES, "resourceclaims") => name.ends_with(DEVICE_CLASS),
+        RESOURCE_CLAIMS => name.ends_with(DEVICE_CLASS),
         _ => false,
     }
 }
@@ -72,23 +84,19 @@ pub(super) fn limits(group: &str, plural: &str, name: &str) -> bool {
 /// Usage of an object.
 pub(super) fn usage_of(group: &str, plural: &str, object: &Value) -> List {
     let mut used = List::from([(count_name(group, plural), list::count(1))]);
-    if !group.is_empty() {
-        if (group, plural) == (DEVICES, "resourceclaims") {
-            devices(object, &mut used);
-        }
-        return used;
-    }
-    if PLAIN.contains(&plural) {
+    let resource = GroupResource::new(group, plural);
+    if PLAIN.contains(&resource) {
         used.insert(plural.to_owned(), list::count(1));
     }
-    match plural {
-        "pods" if lives(object, jiff::Timestamp::now()) => {
-            used.insert("pods".to_owned(), list::count(1));
+    match resource {
+        RESOURCE_CLAIMS => devices(object, &mut used),
+        PODS if lives(object, jiff::Timestamp::now()) => {
+            used.insert(plural.to_owned(), list::count(1));
             let of = |which| list::of_resized_pod(object, which);
             used.extend(by_quota_name(&of("requests"), &of("limits")));
         }
-        "services" => services(object, &mut used),
-        "persistentvolumeclaims" => claims(object, &mut used),
+        SERVICES => services(object, &mut used),
+        PERSISTENT_VOLUME_CLAIMS => claims(object, &mut used),
         _ => {}
     }
     used
@@ -189,7 +197,7 @@ fn by_quota_name(requests: &List, limits: &List) -> List {
 pub(super) fn unspecified(group: &str, plural: &str, object: &Value, limited: &BTreeSet<String>) -> Option<String> {
     const MUST: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
     let says = |which: &str| !list::read(object, &format!("/spec/resources/{which}")).is_empty();
-    if !group.is_empty() || plural != "pods" || says("requests") || says("limits") {
+    if GroupResource::new(group, plural) != PODS || says("requests") || says("limits") {
         return None;
     }
     let must: Vec<&String> = limited.iter().filter(|n| MUST.contains(&n.as_str())).collect();
@@ -250,7 +258,7 @@ mod tests {
             {"name": "d", "exactly": one("c", "Tomorrow", 1)},
         ]}}});
         assert_eq!(
-            list::describe(&usage_of(DEVICES, "resourceclaims", &claim)),
+            list::describe(&usage_of(RESOURCE_CLAIMS.group, "resourceclaims", &claim)),
             "a.deviceclass.resource.k8s.io/devices=35,b.deviceclass.resource.k8s.io/devices=3,\
              c.deviceclass.resource.k8s.io/devices=0,count/resourceclaims.resource.k8s.io=1"
         );
@@ -274,7 +282,7 @@ mod tests {
         ] {
             assert_eq!(limits("", plural, name), want, "{plural} {name}");
         }
-        assert!(limits(DEVICES, "resourceclaims", "gpu.deviceclass.resource.k8s.io/devices"));
+        assert!(limits(RESOURCE_CLAIMS.group, "resourceclaims", "gpu.deviceclass.resource.k8s.io/devices"));
     }
 
     #[test]

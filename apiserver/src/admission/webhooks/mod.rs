@@ -28,7 +28,11 @@ use super::views::Views;
 use super::{Attributes, Error, Operation, Plugin, measure, namespaces};
 use crate::api::{Api, Reader};
 use crate::authz::Authorization;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::admissionregistration::mutating_webhook_configuration::MUTATING_WEBHOOK_CONFIGURATIONS;
+use crate::registry::admissionregistration::validating_webhook_configuration::VALIDATING_WEBHOOK_CONFIGURATIONS;
+use crate::registry::core::namespace::NAMESPACES;
 use crate::rows::Rows;
 pub use caller::Caller;
 pub(super) use caller::{Call, Failed};
@@ -43,7 +47,7 @@ const GROUP: &str = "admissionregistration.k8s.io";
 
 /// Differences between the mutating and the validating plugin.
 struct Phase {
-    plural: &'static str,
+    resource: GroupResource<'static>,
     /// In metrics.
     kind: &'static str,
     /// In metrics of those that were not asked.
@@ -55,9 +59,9 @@ struct Phase {
 }
 
 const MUTATING: Phase =
-    Phase { plural: "mutatingwebhookconfigurations", kind: "admit", step: "admit", word: "mutation", mutates: true };
+    Phase { resource: MUTATING_WEBHOOK_CONFIGURATIONS, kind: "admit", step: "admit", word: "mutation", mutates: true };
 const VALIDATING: Phase = Phase {
-    plural: "validatingwebhookconfigurations",
+    resource: VALIDATING_WEBHOOK_CONFIGURATIONS,
     kind: "validating",
     step: "validate",
     word: "validating",
@@ -90,7 +94,7 @@ impl WebhookDeps {
     /// # Errors
     /// There is none of that name.
     pub(super) async fn namespace(&self, a: &Attributes<'_>) -> Result<Option<Arc<Value>>, Status> {
-        if a.namespace.is_empty() || a.of("", "namespaces") {
+        if a.namespace.is_empty() || a.of(NAMESPACES) {
             return Ok(None);
         }
         namespaces::find(self.reader.as_ref(), &self.api, a.namespace).await.map(Some)
@@ -146,7 +150,7 @@ impl Webhooks {
         if exempt(a) {
             return Vec::new();
         }
-        let mut configurations = self.means.reader.list(GROUP, self.phase.plural, None);
+        let mut configurations = self.means.reader.list(self.phase.resource, None);
         configurations.sort_by(|x, y| tree::name(x).cmp(tree::name(y)));
         let places = |c: Arc<Value>| (0..tree::list(&c, "/webhooks").len()).map(move |at| (c.clone(), at));
         configurations.into_iter().flat_map(places).collect()

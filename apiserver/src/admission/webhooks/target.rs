@@ -8,6 +8,8 @@ use shared::url::joined;
 use crate::api::Reader;
 use crate::egress::NetworkContext;
 use crate::machinery::tree;
+use crate::registry::core::service::SERVICES;
+use crate::registry::discovery::endpoint_slice::ENDPOINT_SLICES;
 
 /// Address of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +92,7 @@ impl WebhookAddress {
     pub(crate) fn address(&self, reader: &dyn Reader, direct: bool) -> Result<String, String> {
         let Some(service) = &self.service else { return Ok(host_port::join(&self.server, &self.port)) };
         let (name, port) = (&service.name, service.port);
-        let found = reader.get("", "services", &service.namespace, name);
+        let found = reader.get(SERVICES, &service.namespace, name);
         let found = found.ok_or_else(|| format!("service {name:?} not found"))?;
         if tree::text(&found, "/spec/type") == "ExternalName" {
             return Ok(host_port::join(tree::text(&found, "/spec/externalName"), &self.port));
@@ -115,7 +117,7 @@ fn clean(path: &str) -> String {
 /// One of the ready endpoints of a service port.
 fn endpoint(reader: &dyn Reader, service: &Service, port: &str) -> Result<String, String> {
     let mut all = Vec::new();
-    for slice in reader.list("discovery.k8s.io", "endpointslices", Some(&service.namespace)) {
+    for slice in reader.list(ENDPOINT_SLICES, Some(&service.namespace)) {
         if tree::label(&slice, "kubernetes.io/service-name") != Some(&service.name) {
             continue;
         }

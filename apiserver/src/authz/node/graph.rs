@@ -11,7 +11,13 @@ use shared::types::{MIRROR, ephemeral_claim};
 
 use super::meters;
 use crate::authz::follow::Observer;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::certificates::pod_certificate_request::POD_CERTIFICATE_REQUESTS;
+use crate::registry::core::persistent_volume::PERSISTENT_VOLUMES;
+use crate::registry::core::pod::PODS;
+use crate::registry::resource::resource_slice::RESOURCE_SLICES;
+use crate::registry::storage::volume_attachment::VOLUME_ATTACHMENTS;
 
 /// Kind of a vertex's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,26 +67,26 @@ pub struct Graph {
 }
 
 impl Observer for Graph {
-    fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
-        let _timed = meters::of(plural, object.is_some()).map(|times| times.start_timer());
-        match plural {
-            "pods" => self.pod(namespace, name, object),
-            "persistentvolumes" => self.volume(name, object),
+    fn observe(&mut self, resource: GroupResource<'_>, namespace: &str, name: &str, object: Option<&Value>) {
+        let _timed = meters::of(resource, object.is_some()).map(|times| times.start_timer());
+        match resource {
+            PODS => self.pod(namespace, name, object),
+            PERSISTENT_VOLUMES => self.volume(name, object),
             _ => {
-                if let Some(kind) = direct(plural) {
+                if let Some(kind) = direct(resource) {
                     self.direct((kind, namespace.to_owned(), name.to_owned()), object);
                 }
             }
         }
     }
 
-    fn known(&self, plural: &str) -> Vec<(String, String)> {
+    fn known(&self, resource: GroupResource<'_>) -> Vec<(String, String)> {
         let bare = |name: &String| (String::new(), name.clone());
-        match plural {
-            "pods" => self.pods.keys().cloned().collect(),
-            "persistentvolumes" => self.volumes.keys().map(bare).collect(),
+        match resource {
+            PODS => self.pods.keys().cloned().collect(),
+            PERSISTENT_VOLUMES => self.volumes.keys().map(bare).collect(),
             _ => {
-                let own = self.direct.keys().filter(|(kind, ..)| direct(plural) == Some(*kind));
+                let own = self.direct.keys().filter(|(kind, ..)| direct(resource) == Some(*kind));
                 own.map(|(_, namespace, name)| (namespace.clone(), name.clone())).collect()
             }
         }
@@ -88,11 +94,11 @@ impl Observer for Graph {
 }
 
 /// Of what names its node itself.
-fn direct(plural: &str) -> Option<VertexKind> {
-    match plural {
-        "volumeattachments" => Some(VertexKind::VolumeAttachment),
-        "resourceslices" => Some(VertexKind::ResourceSlice),
-        "podcertificaterequests" => Some(VertexKind::PodCertificateRequest),
+fn direct(resource: GroupResource<'_>) -> Option<VertexKind> {
+    match resource {
+        VOLUME_ATTACHMENTS => Some(VertexKind::VolumeAttachment),
+        RESOURCE_SLICES => Some(VertexKind::ResourceSlice),
+        POD_CERTIFICATE_REQUESTS => Some(VertexKind::PodCertificateRequest),
         _ => None,
     }
 }
@@ -312,12 +318,12 @@ mod tests {
             "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}},
                 {"name": "e", "ephemeral": {}},
                 {"name": "p", "projected": {"sources": [{"secret": {"name": "proj"}}, {"configMap": {"name": "ca"}}]}}]}});
-        graph.observe("pods", "a", "p1", Some(&pod));
+        graph.observe(PODS, "a", "p1", Some(&pod));
         let volume = json!({"spec": {"claimRef": {"namespace": "a", "name": "data"},
             "csi": {"nodeStageSecretRef": {"name": "stage", "namespace": "drivers"}}}});
-        graph.observe("persistentvolumes", "", "pv1", Some(&volume));
-        graph.observe("volumeattachments", "", "va1", Some(&json!({"spec": {"nodeName": "n1"}})));
-        graph.observe("podcertificaterequests", "a", "pcr", Some(&json!({"spec": {"nodeName": "n1"}})));
+        graph.observe(PERSISTENT_VOLUMES, "", "pv1", Some(&volume));
+        graph.observe(VOLUME_ATTACHMENTS, "", "va1", Some(&json!({"spec": {"nodeName": "n1"}})));
+        graph.observe(POD_CERTIFICATE_REQUESTS, "a", "pcr", Some(&json!({"spec": {"nodeName": "n1"}})));
         graph
     }
 
@@ -349,7 +355,7 @@ mod tests {
     #[test]
     fn deleting_a_pod_removes_its_edges() {
         let mut graph = sample();
-        graph.observe("pods", "a", "p1", None);
+        graph.observe(PODS, "a", "p1", None);
         assert!(!graph.related("n1", VertexKind::Secret, "a", "env"));
         assert!(!graph.related("n1", VertexKind::Volume, "", "pv1"));
         assert!(graph.users.is_empty());
@@ -360,7 +366,7 @@ mod tests {
         let mut graph = Graph::default();
         let pod = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}},
             "spec": {"nodeName": "n1", "imagePullSecrets": [{"name": "pull"}]}});
-        graph.observe("pods", "a", "m", Some(&pod));
+        graph.observe(PODS, "a", "m", Some(&pod));
         assert!(graph.related("n1", VertexKind::Pod, "a", "m"));
         assert!(!graph.related("n1", VertexKind::Secret, "a", "pull"));
     }

@@ -1,15 +1,20 @@
 //! Metrics of graph updates, under upstream's name.
 
+use crate::machinery::GroupResource;
+use crate::registry::core::persistent_volume::PERSISTENT_VOLUMES;
+use crate::registry::core::pod::PODS;
+use crate::registry::resource::resource_slice::RESOURCE_SLICES;
+use crate::registry::storage::volume_attachment::VOLUME_ATTACHMENTS;
 use std::sync::LazyLock;
 
 use shared::metrics::{self, Histogram};
 
-/// Plurals of objects in the graph, with upstream's label for each.
-const KINDS: [(&str, &str); 4] = [
-    ("pods", "Pod"),
-    ("persistentvolumes", "PV"),
-    ("volumeattachments", "VolumeAttachment"),
-    ("resourceslices", "ResourceSlice"),
+/// Resources in the graph, with upstream's label for each.
+const KINDS: [(GroupResource<'static>, &str); 4] = [
+    (PODS, "Pod"),
+    (PERSISTENT_VOLUMES, "PV"),
+    (VOLUME_ATTACHMENTS, "VolumeAttachment"),
+    (RESOURCE_SLICES, "ResourceSlice"),
 ];
 
 /// Of each kind, adding and deleting.
@@ -28,8 +33,8 @@ pub(super) fn show() {
     LazyLock::force(&TIMES);
 }
 
-/// Histogram of updates by objects of this plural.
-pub(super) fn of(plural: &str, added: bool) -> Option<&'static Histogram> {
-    let at = KINDS.iter().position(|(known, _)| *known == plural)?;
+/// Histogram of updates by objects of this resource.
+pub(super) fn of(resource: GroupResource<'_>, added: bool) -> Option<&'static Histogram> {
+    let at = KINDS.iter().position(|(known, _)| *known == resource)?;
     Some(&TIMES[at][usize::from(!added)])
 }

@@ -16,6 +16,20 @@ pub use graph::{Graph, VertexKind, pod_config_maps, pod_secrets};
 use super::follow::Follower;
 use super::rbac::Rule;
 use crate::api::Reader;
+use crate::machinery::GroupResource;
+use crate::registry::certificates::pod_certificate_request::POD_CERTIFICATE_REQUESTS;
+use crate::registry::coordination::lease::LEASES;
+use crate::registry::core::config_map::CONFIG_MAPS;
+use crate::registry::core::node::NODES;
+use crate::registry::core::persistent_volume::PERSISTENT_VOLUMES;
+use crate::registry::core::persistent_volume_claim::PERSISTENT_VOLUME_CLAIMS;
+use crate::registry::core::pod::PODS;
+use crate::registry::core::secret::SECRETS;
+use crate::registry::core::service_account::SERVICE_ACCOUNTS;
+use crate::registry::resource::resource_claim::RESOURCE_CLAIMS;
+use crate::registry::resource::resource_slice::RESOURCE_SLICES;
+use crate::registry::storage::csi_node::CSI_NODES;
+use crate::registry::storage::volume_attachment::VOLUME_ATTACHMENTS;
 
 const USER_PREFIX: &str = "system:node:";
 const GROUP: &str = "system:nodes";
@@ -45,19 +59,14 @@ pub struct NodeAuthorizer {
 }
 
 /// Resources the graph is made of.
-const SOURCES: &[(&str, &str)] = &[
-    ("", "pods"),
-    ("", "persistentvolumes"),
-    ("storage.k8s.io", "volumeattachments"),
-    ("resource.k8s.io", "resourceslices"),
-    ("certificates.k8s.io", "podcertificaterequests"),
-];
+const SOURCES: &[GroupResource<'static>] =
+    &[PODS, PERSISTENT_VOLUMES, VOLUME_ATTACHMENTS, RESOURCE_SLICES, POD_CERTIFICATE_REQUESTS];
 
 impl NodeAuthorizer {
     /// An authoriser with the static rules every node has.
     pub fn new(reader: Arc<dyn Reader>, rules: Vec<Rule>) -> NodeAuthorizer {
         meters::show();
-        let certifies = rules.iter().any(|rule| rule.resources.iter().any(|r| r == "podcertificaterequests"));
+        let certifies = rules.iter().any(|rule| rule.resources.iter().any(|r| r == POD_CERTIFICATE_REQUESTS.plural));
         NodeAuthorizer { graph: Follower::new(reader, SOURCES), rules, certifies }
     }
 
@@ -74,23 +83,23 @@ impl NodeAuthorizer {
         }
         if request.resource_request {
             let ask = Ask { on: self, node, request };
-            match (request.api_group.as_str(), request.resource.as_str()) {
-                ("", "secrets") => return ask.read(VertexKind::Secret),
-                ("", "configmaps") => return ask.read(VertexKind::ConfigMap),
-                ("", "persistentvolumeclaims") if request.subresource == "status" => {
+            match GroupResource::new(&request.api_group, &request.resource) {
+                SECRETS => return ask.read(VertexKind::Secret),
+                CONFIG_MAPS => return ask.read(VertexKind::ConfigMap),
+                PERSISTENT_VOLUME_CLAIMS if request.subresource == "status" => {
                     return ask.status(VertexKind::Claim);
                 }
-                ("", "persistentvolumeclaims") => return ask.get(VertexKind::Claim),
-                ("", "persistentvolumes") => return ask.get(VertexKind::Volume),
-                ("resource.k8s.io", "resourceclaims") => return ask.get(VertexKind::ResourceClaim),
-                ("storage.k8s.io", "volumeattachments") => return ask.get(VertexKind::VolumeAttachment),
-                ("", "serviceaccounts") => return ask.service_account(),
-                ("coordination.k8s.io", "leases") => return ask.lease(),
-                ("storage.k8s.io", "csinodes") => return ask.csi_node(),
-                ("resource.k8s.io", "resourceslices") => return ask.resource_slice(),
-                ("certificates.k8s.io", "podcertificaterequests") if self.certifies => return ask.pod_certificate(),
-                ("", "nodes") => return ask.node(),
-                ("", "pods") => return ask.pod(),
+                PERSISTENT_VOLUME_CLAIMS => return ask.get(VertexKind::Claim),
+                PERSISTENT_VOLUMES => return ask.get(VertexKind::Volume),
+                RESOURCE_CLAIMS => return ask.get(VertexKind::ResourceClaim),
+                VOLUME_ATTACHMENTS => return ask.get(VertexKind::VolumeAttachment),
+                SERVICE_ACCOUNTS => return ask.service_account(),
+                LEASES => return ask.lease(),
+                CSI_NODES => return ask.csi_node(),
+                RESOURCE_SLICES => return ask.resource_slice(),
+                POD_CERTIFICATE_REQUESTS if self.certifies => return ask.pod_certificate(),
+                NODES => return ask.node(),
+                PODS => return ask.pod(),
                 _ => {}
             }
         }

@@ -13,6 +13,10 @@ use shared::status::field::aggregate;
 use super::rule::{Rule, compact, missing, quoted_list};
 use super::{GROUP, Index, RoleRef};
 use crate::machinery::tree;
+use crate::registry::rbac::cluster_role::CLUSTER_ROLES;
+use crate::registry::rbac::cluster_role_binding::CLUSTER_ROLE_BINDINGS;
+use crate::registry::rbac::role::ROLES;
+use crate::registry::rbac::role_binding::ROLE_BINDINGS;
 
 /// One write of a role or binding.
 pub struct Write<'a> {
@@ -32,14 +36,14 @@ pub struct Write<'a> {
 
 impl Write<'_> {
     fn binds(&self) -> bool {
-        matches!(self.plural, "rolebindings" | "clusterrolebindings")
+        [ROLE_BINDINGS.plural, CLUSTER_ROLE_BINDINGS.plural].contains(&self.plural)
     }
 
     fn role(&self) -> RoleRef {
         if self.binds() {
             return RoleRef::from_binding(self.new);
         }
-        let kind = if self.plural == "roles" { "Role" } else { "ClusterRole" };
+        let kind = if self.plural == ROLES.plural { "Role" } else { "ClusterRole" };
         RoleRef { kind: kind.to_owned(), name: self.name.to_owned() }
     }
 }
@@ -47,21 +51,21 @@ impl Write<'_> {
 /// Attributes of the verbs `escalate` and `bind`; permission makes [`check`] unnecessary. `None` when the write grants
 /// nothing or the user may do everything.
 pub fn question(write: &Write<'_>) -> Option<Attributes> {
-    if !write.binds() && !matches!(write.plural, "roles" | "clusterroles") {
+    if !write.binds() && ![ROLES.plural, CLUSTER_ROLES.plural].contains(&write.plural) {
         return None;
     }
     if write.user.in_group(SYSTEM_MASTERS) || write.old.is_some_and(|old| only_bookkeeping_changed(old, write.new)) {
         return None;
     }
     let role = write.role();
-    let resource = if role.kind == "ClusterRole" { "clusterroles" } else { "roles" };
+    let resource = if role.kind == "ClusterRole" { CLUSTER_ROLES } else { ROLES };
     Some(Attributes {
         user: write.user.clone(),
         verb: if write.binds() { "bind" } else { "escalate" }.to_owned(),
         namespace: write.namespace.to_owned(),
         api_group: GROUP.to_owned(),
         api_version: "*".to_owned(),
-        resource: resource.to_owned(),
+        resource: resource.plural.to_owned(),
         name: role.name,
         resource_request: true,
         ..Attributes::default()
@@ -80,7 +84,7 @@ pub fn check(rbac: &Index, write: &Write<'_>) -> Result<(), Status> {
     let refuse = |text: &str| Status::forbidden(GROUP, write.plural, write.name, text);
     confirm(rbac, write, &wanted).map_err(|text| refuse(&text))?;
     let aggregates = |o: &Value| !tree::list(o, "/aggregationRule/clusterRoleSelectors").is_empty();
-    if write.plural == "clusterroles" && (aggregates(write.new) || write.old.is_some_and(aggregates)) {
+    if write.plural == CLUSTER_ROLES.plural && (aggregates(write.new) || write.old.is_some_and(aggregates)) {
         confirm(rbac, write, &everything())
             .map_err(|_| refuse("must have cluster-admin privileges to use the aggregationRule"))?;
     }
@@ -148,7 +152,7 @@ mod tests {
         let mut rbac = Index::default();
         let dns =
             json!({"rules": [{"apiGroups": [""], "resources": ["endpoints", "services"], "verbs": ["list", "watch"]}]});
-        rbac.observe("clusterroles", "", "system:kube-dns", Some(&dns));
+        rbac.observe(CLUSTER_ROLES, "", "system:kube-dns", Some(&dns));
         let user = alice();
         let write = Write { user: &user, plural, namespace, name: "x", new, old: None };
         assert_eq!(question(&write).expect("a question").user.name, "alice");
@@ -190,7 +194,7 @@ mod tests {
             for role in bindings {
                 let binding = json!({"metadata": {"name": role}, "roleRef": {"kind": "ClusterRole", "name": role},
                     "subjects": [{"kind": "User", "name": "alice"}]});
-                rbac.observe("clusterrolebindings", "", role, Some(&binding));
+                rbac.observe(CLUSTER_ROLE_BINDINGS, "", role, Some(&binding));
             }
             let (user, new) = (alice(), Value::Null);
             let write = Write { user: &user, plural: "clusterroles", namespace: "", name: "x", new: &new, old: None };

@@ -11,7 +11,12 @@ use shared::authn::UserInfo;
 
 use super::rule::{Reach, Rule};
 use crate::authz::follow::Observer;
+use crate::machinery::GroupResource;
 use crate::machinery::tree;
+use crate::registry::rbac::cluster_role::CLUSTER_ROLES;
+use crate::registry::rbac::cluster_role_binding::CLUSTER_ROLE_BINDINGS;
+use crate::registry::rbac::role::ROLES;
+use crate::registry::rbac::role_binding::ROLE_BINDINGS;
 
 /// A binding's reference to a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -259,26 +264,26 @@ fn not_found(role: &RoleRef) -> String {
 }
 
 impl Observer for Index {
-    fn observe(&mut self, plural: &str, namespace: &str, name: &str, object: Option<&Value>) {
-        match plural {
-            "clusterroles" => self.roles.set("", name, object.map(Rule::list_of)),
-            "roles" => self.roles.set(namespace, name, object.map(Rule::list_of)),
-            "clusterrolebindings" => self.bind("", name, object),
-            "rolebindings" => self.bind(namespace, name, object),
+    fn observe(&mut self, resource: GroupResource<'_>, namespace: &str, name: &str, object: Option<&Value>) {
+        match resource {
+            CLUSTER_ROLES => self.roles.set("", name, object.map(Rule::list_of)),
+            ROLES => self.roles.set(namespace, name, object.map(Rule::list_of)),
+            CLUSTER_ROLE_BINDINGS => self.bind("", name, object),
+            ROLE_BINDINGS => self.bind(namespace, name, object),
             _ => {}
         }
     }
 
-    fn known(&self, plural: &str) -> Vec<(String, String)> {
+    fn known(&self, resource: GroupResource<'_>) -> Vec<(String, String)> {
         let key = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
-        match plural {
-            "clusterrolebindings" => self.cluster_bindings.by_name.keys().map(|name| key("", name)).collect(),
-            "rolebindings" => {
+        match resource {
+            CLUSTER_ROLE_BINDINGS => self.cluster_bindings.by_name.keys().map(|name| key("", name)).collect(),
+            ROLE_BINDINGS => {
                 self.bindings.iter().flat_map(|(ns, b)| b.by_name.keys().map(|name| key(ns, name))).collect()
             }
             _ => {
                 let held = self.roles.slots.iter().filter(|s| s.rules.is_some());
-                held.filter(|s| s.key.0.is_empty() == (plural == "clusterroles")).map(|s| s.key.clone()).collect()
+                held.filter(|s| s.key.0.is_empty() == (resource == CLUSTER_ROLES)).map(|s| s.key.clone()).collect()
             }
         }
     }
@@ -354,15 +359,15 @@ mod tests {
         let binding = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "r"},
             "subjects": [{"kind": "User", "name": "eve"}]});
         for _ in 0..3 {
-            index.observe("clusterrolebindings", "", "b", Some(&binding));
-            index.observe("clusterrolebindings", "", "b", Some(&binding));
-            index.observe("clusterroles", "", "r", Some(&role));
-            assert_eq!(index.known("clusterroles"), [(String::new(), "r".to_owned())]);
-            index.observe("clusterroles", "", "r", None);
+            index.observe(CLUSTER_ROLE_BINDINGS, "", "b", Some(&binding));
+            index.observe(CLUSTER_ROLE_BINDINGS, "", "b", Some(&binding));
+            index.observe(CLUSTER_ROLES, "", "r", Some(&role));
+            assert_eq!(index.known(CLUSTER_ROLES), [(String::new(), "r".to_owned())]);
+            index.observe(CLUSTER_ROLES, "", "r", None);
             assert_eq!(index.roles.slots.len() - index.roles.free.len(), 1, "a binding still names it");
-            index.observe("clusterrolebindings", "", "b", None);
+            index.observe(CLUSTER_ROLE_BINDINGS, "", "b", None);
             assert_eq!((index.roles.slots.len(), index.roles.free.len()), (1, 1));
         }
-        assert!(index.roles.places.is_empty() && index.known("clusterrolebindings").is_empty());
+        assert!(index.roles.places.is_empty() && index.known(CLUSTER_ROLE_BINDINGS).is_empty());
     }
 }

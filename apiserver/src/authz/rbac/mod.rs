@@ -17,13 +17,17 @@ pub use index::{Index, RoleRef, RuleVisit};
 pub use rule::{Reach, Rule, compact, missing, quoted_list};
 
 use super::follow::Follower;
+use crate::machinery::GroupResource;
+use crate::registry::rbac::cluster_role::CLUSTER_ROLES;
+use crate::registry::rbac::cluster_role_binding::CLUSTER_ROLE_BINDINGS;
+use crate::registry::rbac::role::ROLES;
+use crate::registry::rbac::role_binding::ROLE_BINDINGS;
 
 /// The API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// The resources it is made of.
-pub const SOURCES: &[(&str, &str)] =
-    &[(GROUP, "clusterroles"), (GROUP, "roles"), (GROUP, "clusterrolebindings"), (GROUP, "rolebindings")];
+pub const SOURCES: &[GroupResource<'static>] = &[CLUSTER_ROLES, ROLES, CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS];
 
 /// The authoriser: the index, kept up to date.
 pub type Rbac = Follower<Index>;
@@ -89,17 +93,17 @@ mod tests {
     fn sample() -> Index {
         let mut rbac = Index::default();
         let rules = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
-        rbac.observe("clusterroles", "", "reader", Some(&json!({"rules": rules})));
-        rbac.observe("roles", "a", "local", Some(&json!({"rules": rules})));
+        rbac.observe(CLUSTER_ROLES, "", "reader", Some(&json!({"rules": rules})));
+        rbac.observe(ROLES, "a", "local", Some(&json!({"rules": rules})));
         rbac.observe(
-            "clusterrolebindings",
+            CLUSTER_ROLE_BINDINGS,
             "",
             "everyone",
             Some(&json!({"metadata": {"name": "everyone"}, "roleRef": {"kind": "ClusterRole", "name": "reader"},
                 "subjects": [{"kind": "Group", "name": "staff"}]})),
         );
         rbac.observe(
-            "rolebindings",
+            ROLE_BINDINGS,
             "a",
             "sa",
             Some(&json!({"metadata": {"name": "sa", "namespace": "a"}, "roleRef": {"kind": "Role", "name": "local"},
@@ -129,7 +133,7 @@ mod tests {
     #[test]
     fn a_missing_role_is_named() {
         let mut rbac = sample();
-        rbac.observe("clusterroles", "", "reader", None);
+        rbac.observe(CLUSTER_ROLES, "", "reader", None);
         let (decision, reason) = ask(&rbac, user("eve", &["staff"]), "get", "x", "pods");
         assert_eq!(decision, Decision::NoOpinion);
         assert_eq!(reason, r#"RBAC: clusterrole.rbac.authorization.k8s.io "reader" not found"#);
@@ -145,13 +149,13 @@ mod tests {
                 {"verbs": ["*"], "apiGroups": ["example.com"], "resources": ["*/scale"]}]})
         };
         for i in 0..2500 {
-            rbac.observe("clusterroles", "", &format!("c{i}"), Some(&rules(i)));
-            rbac.observe("roles", &format!("ns{}", i % 100), &format!("l{i}"), Some(&rules(i)));
+            rbac.observe(CLUSTER_ROLES, "", &format!("c{i}"), Some(&rules(i)));
+            rbac.observe(ROLES, &format!("ns{}", i % 100), &format!("l{i}"), Some(&rules(i)));
         }
         for i in 0..5000 {
             let subject = json!([{"kind": "User", "name": format!("u{}", i % 500)}, {"kind": "Group", "name": format!("g{}", i % 250)}]);
             rbac.observe(
-                "clusterrolebindings",
+                CLUSTER_ROLE_BINDINGS,
                 "",
                 &format!("cb{i}"),
                 Some(&json!({"metadata": {"name": format!("cb{i}")},
@@ -159,7 +163,7 @@ mod tests {
             );
             let ns = format!("ns{}", i % 100);
             rbac.observe(
-                "rolebindings",
+                ROLE_BINDINGS,
                 &ns,
                 &format!("rb{i}"),
                 Some(&json!({"metadata": {"name": format!("rb{i}"), "namespace": ns},
@@ -200,7 +204,7 @@ mod tests {
     #[test]
     fn a_deleted_binding_no_longer_counts() {
         let mut rbac = sample();
-        rbac.observe("clusterrolebindings", "", "everyone", None);
+        rbac.observe(CLUSTER_ROLE_BINDINGS, "", "everyone", None);
         assert_eq!(ask(&rbac, user("eve", &["staff"]), "get", "x", "pods"), (Decision::NoOpinion, String::new()));
     }
 }

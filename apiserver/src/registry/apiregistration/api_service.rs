@@ -1,5 +1,6 @@
 //! APIService. Answers for upstream's `kube-aggregator/pkg/registry/apiservice`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::strategy::{CONDITIONAL, METADATA, Strategy};
@@ -7,8 +8,9 @@ use crate::rules::names::NameRule;
 use crate::validation;
 use crate::validation::kind_rules::{CREATE_WITHIN_UPDATE, rules};
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("apiregistration.k8s.io", "apiservices")
+pub(crate) const API_SERVICES: GroupResource<'static> = GroupResource::new("apiregistration.k8s.io", "apiservices");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(API_SERVICES)
     .strategy(Strategy {
         status_restores: METADATA,
         prepare_create: Some(crate::registry::api_services::prepare_create),

@@ -1,5 +1,6 @@
 //! StorageVersion. Answers for upstream's `pkg/registry/apiserverinternal/storageversion`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::strategy::{CONDITIONAL, METADATA, Strategy};
@@ -8,8 +9,10 @@ use crate::validation;
 use crate::validation::kind_rules::ValidationPhase::Immutable;
 use crate::validation::kind_rules::rules;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("internal.apiserver.k8s.io", "storageversions")
+pub(crate) const STORAGE_VERSIONS: GroupResource<'static> =
+    GroupResource::new("internal.apiserver.k8s.io", "storageversions");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(STORAGE_VERSIONS)
     .strategy(Strategy { status_restores: METADATA, ..CONDITIONAL })
     .rules(
         rules(validation::storage_version::check)

@@ -4,15 +4,27 @@
 use proto::Value;
 use serde_json::json;
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
+use crate::registry::life_cycle::LifeCycle;
 use crate::registry::strategy::{Strategy, StrategyCx, WITH_GENERATION};
+use crate::rules::options::{ValidationOption, kept};
 use crate::validation;
 use crate::validation::kind_rules::{META_AND_SPEC, rules};
 use crate::validation::warnings;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("apps", "daemonsets")
+pub(crate) const DAEMON_SETS: GroupResource<'static> = GroupResource::new("apps", "daemonsets");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(DAEMON_SETS)
+    .life_cycle(LifeCycle::new().decodes(&["v1beta2"]))
+    .number_annotation(TEMPLATE_GENERATION)
+    .keeps(&[kept(
+        ValidationOption::InvalidLabelValueInSelector,
+        &["spec", "selector"],
+        validation::selectors::is_invalid,
+    )])
+    .describes_pods(&["spec", "template"])
     .strategy(Strategy {
         prepare_create: Some(prepare_create),
         prepare_update: Some(prepare_update),

@@ -3,16 +3,29 @@
 use proto::Value;
 use serde_json::json;
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::selectable::Selectable;
 use crate::registry::strategy::{Strategy, StrategyCx, WITH_GENERATION};
+use crate::rules::options::{ValidationOption, kept};
 use crate::validation;
 use crate::validation::kind_rules::{CREATE_AND_UPDATE, rules};
 use crate::validation::warnings;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("batch", "jobs")
+pub(crate) const JOBS: GroupResource<'static> = GroupResource::new("batch", "jobs");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(JOBS)
+    .label_error(|_, kind, label| format!("field label {label:?} not supported for {kind}"))
+    .keeps(&[
+        kept(ValidationOption::InvalidLabelValueInSelector, &["spec", "selector"], validation::selectors::is_invalid),
+        kept(
+            ValidationOption::UnprefixedJobLabels,
+            &["spec", "template", "metadata", "labels"],
+            validation::batch::lacks_prefixed_labels,
+        ),
+    ])
+    .describes_pods(&["spec", "template"])
     .strategy(Strategy { prepare_create: Some(prepare_create), orphans_by_default: true, ..WITH_GENERATION })
     .rules(
         rules(validation::batch::job)

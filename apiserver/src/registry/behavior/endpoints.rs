@@ -7,7 +7,7 @@ use shared::status::{Status, field};
 
 use super::built_in::BuiltIn;
 use crate::crd::{self, CrdVersion};
-use crate::rows::deprecation_warning;
+use crate::registry::deprecation::deprecation_warning;
 use crate::validation;
 
 /// Endpoints of a resource and the errors they answer with.

@@ -1,7 +1,9 @@
 //! ClusterTrustBundle. Answers for upstream's `pkg/registry/certificates/clustertrustbundle`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
+use crate::registry::life_cycle::LifeCycle;
 use crate::registry::selectable::text;
 use crate::registry::strategy::CONDITIONAL;
 use crate::rules::names::NameRule;
@@ -9,8 +11,11 @@ use crate::validation;
 use crate::validation::kind_rules::ValidationPhase::{Immutable, ObjectMeta, ObjectMetaUpdate};
 use crate::validation::kind_rules::rules;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("certificates.k8s.io", "clustertrustbundles")
+pub(crate) const CLUSTER_TRUST_BUNDLES: GroupResource<'static> =
+    GroupResource::new("certificates.k8s.io", "clustertrustbundles");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(CLUSTER_TRUST_BUNDLES)
+    .life_cycle(LifeCycle::new().gate("ClusterTrustBundle").introduced(&[("v1beta1", 33)]).fixed_storage())
     .strategy(CONDITIONAL)
     .rules(
         rules(validation::trust_bundle::bundle)

@@ -1,14 +1,23 @@
 //! PodCertificateRequest. Answers for upstream's `pkg/registry/certificates/podcertificaterequest`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
+use crate::registry::life_cycle::LifeCycle;
+use crate::registry::ownable::except;
 use crate::registry::selectable::text;
 use crate::registry::strategy::{CONDITIONAL, METADATA, Strategy};
 use crate::validation;
 use crate::validation::kind_rules::rules;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("certificates.k8s.io", "podcertificaterequests")
+pub(crate) const POD_CERTIFICATE_REQUESTS: GroupResource<'static> =
+    GroupResource::new("certificates.k8s.io", "podcertificaterequests");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(POD_CERTIFICATE_REQUESTS)
+    .life_cycle(LifeCycle::new().gate("PodCertificateRequest").introduced(&[("v1beta1", 35)]).fixed_storage())
+    // Upstream forgot it there.
+    .hides_namespace_label()
+    .ownership(|subresource| (subresource == "status").then(|| except(&[&["spec"]])))
     .strategy(Strategy {
         status_restores: METADATA,
         prepare_status: Some(crate::registry::certificates::prepare_pod_status),

@@ -15,8 +15,17 @@ const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 /// Sources of a metric spec.
 const SOURCES: [&str; 5] = ["object", "pods", "resource", "containerResource", "external"];
 
+/// Converts between the versions.
+pub(in crate::registry) fn convert(object: &mut Value, _: &str, version: &str) {
+    match (tree::text(object, "/apiVersion"), version) {
+        ("autoscaling/v1", "v2") => to_v2(object),
+        ("autoscaling/v2", "v1") => to_v1(object),
+        _ => {}
+    }
+}
+
 /// From version 1.
-pub(super) fn to_v2(object: &mut Value) {
+fn to_v2(object: &mut Value) {
     let metrics = noted(object, METRICS, "MetricSpec");
     let current = noted(object, CURRENT_METRICS, "MetricStatus");
     let conditions = noted(object, CONDITIONS, "HorizontalPodAutoscalerCondition");
@@ -69,7 +78,7 @@ pub(in crate::registry) fn prepare_update(object: &mut Value, _: &Value) {
 }
 
 /// To version 1.
-pub(super) fn to_v1(object: &mut Value) {
+fn to_v1(object: &mut Value) {
     forget_notes(object);
     let mut notes: Vec<(&str, String)> = Vec::new();
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {

@@ -14,6 +14,15 @@ const PARTS: [(&str, &str); 4] = [
 const WEBHOOK: [(&str, &str); 2] =
     [("clientConfig", "webhookClientConfig"), ("conversionReviewVersions", "conversionReviewVersions")];
 
+/// Converts between what is stored and what is served.
+pub(in crate::registry) fn convert(object: &mut Value, _: &str, version: &str) {
+    if version == "v1beta1" {
+        to_v1beta1(object);
+    } else if object["apiVersion"] == "apiextensions.k8s.io/v1beta1" {
+        from_v1beta1(object);
+    }
+}
+
 fn spec(object: &mut Value) -> Option<&mut Map<String, Value>> {
     object.get_mut("spec")?.as_object_mut()
 }
@@ -40,7 +49,7 @@ fn common(spec: &mut Map<String, Value>, part: &str) -> Option<Value> {
 }
 
 /// Converts to v1beta1, as stored in etcd.
-pub(super) fn to_v1beta1(object: &mut Value) {
+fn to_v1beta1(object: &mut Value) {
     let Some(spec) = spec(object) else { return };
     for version in versions(spec) {
         rename(version.get_mut("additionalPrinterColumns"), "jsonPath", "JSONPath");
@@ -69,7 +78,7 @@ pub(super) fn to_v1beta1(object: &mut Value) {
 
 /// Converts to v1. A `v1beta1` object without version names is one that an earlier release of this server wrote as `v1`
 /// under that name.
-pub(super) fn from_v1beta1(object: &mut Value) {
+fn from_v1beta1(object: &mut Value) {
     let Some(spec) = spec(object) else { return };
     let Some(name) = spec.remove("version").filter(|name| name.as_str().is_some_and(|name| !name.is_empty())) else {
         return;

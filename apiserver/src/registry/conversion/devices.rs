@@ -7,28 +7,43 @@ use serde_json::{Map, json};
 const EXACTLY: &[&str] =
     &["deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity"];
 
-/// From v1beta1.
-pub(super) fn from_v1beta1(object: &mut Value, kind: &str) {
-    match kind {
-        "ResourceSlice" => devices(object).for_each(unwrap_basic),
-        _ => requests(object, kind).for_each(wrap_exactly),
+/// Conversion to make of the parts of an object, given the version it says and the one that is wanted.
+fn direction(object: &Value, version: &str, newer: Part, older: Part) -> Option<Part> {
+    match (object["apiVersion"] == "resource.k8s.io/v1beta1", version) {
+        (true, _) => Some(newer),
+        (false, "v1beta1") => Some(older),
+        _ => None,
     }
 }
 
-/// To v1beta1.
-pub(super) fn to_v1beta1(object: &mut Value, kind: &str) {
-    match kind {
-        "ResourceSlice" => devices(object).for_each(wrap_basic),
-        _ => requests(object, kind).for_each(unwrap_exactly),
+/// Conversion of a request or a device.
+type Part = fn(&mut Map<String, Value>);
+
+/// Converts a claim.
+pub(in crate::registry) fn convert_claim(object: &mut Value, _: &str, version: &str) {
+    convert_requests(object, "/spec/devices/requests", version);
+}
+
+/// Converts the template of claims.
+pub(in crate::registry) fn convert_template(object: &mut Value, _: &str, version: &str) {
+    convert_requests(object, "/spec/spec/devices/requests", version);
+}
+
+fn convert_requests(object: &mut Value, pointer: &str, version: &str) {
+    if let Some(convert) = direction(object, version, wrap_exactly, unwrap_exactly) {
+        maps(object, pointer).for_each(convert);
+    }
+}
+
+/// Converts a slice.
+pub(in crate::registry) fn convert_slice(object: &mut Value, _: &str, version: &str) {
+    if let Some(convert) = direction(object, version, unwrap_basic, wrap_basic) {
+        devices(object).for_each(convert);
     }
 }
 
 fn maps<'a>(object: &'a mut Value, pointer: &str) -> impl Iterator<Item = &'a mut Map<String, Value>> {
     object.pointer_mut(pointer).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
-}
-
-fn requests<'a>(object: &'a mut Value, kind: &str) -> impl Iterator<Item = &'a mut Map<String, Value>> {
-    maps(object, if kind == "ResourceClaimTemplate" { "/spec/spec/devices/requests" } else { "/spec/devices/requests" })
 }
 
 /// Yields the devices of a slice, and drops its empty `nodeName` and `allNodes`, which are pointers in one version
@@ -79,6 +94,25 @@ fn wrap_basic(device: &mut Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn convert(object: &mut Value, kind: &str, from: &str, to: &str) {
+        object["apiVersion"] = json!(format!("resource.k8s.io/{from}"));
+        let convert: fn(&mut Value, &str, &str) = match kind {
+            "ResourceSlice" => convert_slice,
+            "ResourceClaimTemplate" => convert_template,
+            _ => convert_claim,
+        };
+        convert(object, "resource.k8s.io", to);
+        object.as_object_mut().expect("an object").remove("apiVersion");
+    }
+
+    fn from_v1beta1(object: &mut Value, kind: &str) {
+        convert(object, kind, "v1beta1", "v1");
+    }
+
+    fn to_v1beta1(object: &mut Value, kind: &str) {
+        convert(object, kind, "v1", "v1beta1");
+    }
 
     fn both_ways(kind: &str, old: &Value, new: &Value) {
         let mut object = old.clone();

@@ -1,6 +1,8 @@
 //! Event. Answers for upstream's `pkg/registry/core/event`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
+use crate::registry::conversion::events;
 use crate::registry::kind::KindDefinition;
 use crate::registry::selectable::{Selectable, text};
 use crate::registry::strategy::{CREATES_ON_PUT, Strategy};
@@ -9,8 +11,10 @@ use crate::validation;
 use crate::validation::kind_rules::ValidationPhase::Spec;
 use crate::validation::kind_rules::{META_LAST, rules};
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "events")
+pub(crate) const EVENTS: GroupResource<'static> = GroupResource::new("", "events");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(EVENTS)
+    .converts(events::from_core)
     .strategy(Strategy { expires: true, ..CREATES_ON_PUT })
     .rules(rules(validation::events::create).named(NameRule::PathSegment).created(META_LAST).changed(&[Spec]))
     .cells(printers::cluster::event)

@@ -2,6 +2,7 @@
 
 use proto::Value;
 
+use crate::machinery::GroupResource;
 use crate::machinery::meta;
 use crate::registry::kind::KindDefinition;
 use crate::registry::strategy::{CREATES_ON_PUT, Strategy, StrategyCx};
@@ -9,8 +10,9 @@ use crate::validation;
 use crate::validation::kind_rules::ValidationPhase::{ObjectMeta, Spec};
 use crate::validation::kind_rules::rules;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "limitranges")
+pub(crate) const LIMIT_RANGES: GroupResource<'static> = GroupResource::new("", "limitranges");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(LIMIT_RANGES)
     .strategy(Strategy { prepare_create: Some(prepare_create), ..CREATES_ON_PUT })
     .rules(rules(validation::quota::limit_range).changed(&[ObjectMeta, Spec]));
 

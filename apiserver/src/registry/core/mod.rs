@@ -3,6 +3,7 @@
 
 mod addresses;
 mod app_armor;
+pub(crate) mod binding;
 pub(crate) mod component_status;
 pub(crate) mod config_map;
 pub(crate) mod endpoints;

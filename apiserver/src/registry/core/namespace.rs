@@ -4,6 +4,7 @@
 use proto::Value;
 use serde_json::json;
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::selectable::text;
@@ -12,8 +13,9 @@ use crate::rules::names::NameRule;
 use crate::validation;
 use crate::validation::kind_rules::{CREATE_AND_UPDATE, rules};
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "namespaces")
+pub(crate) const NAMESPACES: GroupResource<'static> = GroupResource::new("", "namespaces");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(NAMESPACES)
     .strategy(Strategy {
         prepare_create: Some(prepare_create),
         prepare_update: Some(prepare_update),

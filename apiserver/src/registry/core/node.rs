@@ -4,16 +4,22 @@
 use proto::Value;
 
 use super::addresses::RANGES;
+use crate::machinery::GroupResource;
 use crate::printers;
+use crate::registry::gated_fields::gated;
 use crate::registry::kind::KindDefinition;
 use crate::registry::selectable::Selectable;
 use crate::registry::strategy::{PLAIN, StatusTreatment, Strategy, StrategyCx};
 use crate::validation;
 use crate::validation::kind_rules::{CREATE_AND_UPDATE, rules};
+use crate::validation::strict_addresses::{AddressRules, network_at};
 use crate::validation::warnings;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "nodes")
+pub(crate) const NODES: GroupResource<'static> = GroupResource::new("", "nodes");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(NODES)
+    .gated(&[gated("NodeDeclaredFeatures", "status", &["declaredFeatures"])])
+    .addresses(AddressRules::of(&[network_at("spec.podCIDRs.*")]))
     .strategy(Strategy {
         status: StatusTreatment::AtCreation,
         prepare_create: Some(prepare_create),

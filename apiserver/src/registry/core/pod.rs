@@ -2,11 +2,14 @@
 //! upstream's `pkg/registry/core/pod` (`podStrategy.PrepareForCreate`, `CheckGracefulDelete`).
 
 use proto::Value;
+use proto::merge::apply::Ownable;
 use serde_json::json;
 
 use super::{addresses, app_armor};
+use crate::machinery::GroupResource;
 use crate::machinery::tree::find;
 use crate::printers;
+use crate::registry::gated_fields::gated;
 use crate::registry::kind::KindDefinition;
 use crate::registry::selectable::{Selectable, text};
 use crate::registry::strategy::{METADATA, Strategy, StrategyCx, WITH_GENERATION, restore};
@@ -14,10 +17,34 @@ use crate::validation;
 use crate::validation::kind_rules::ValidationPhase::{Immutable, ObjectMeta, ObjectMetaUpdate};
 use crate::validation::kind_rules::rules;
 use crate::validation::qos_class;
+use crate::validation::strict_addresses::{AddressRules, ip_at};
 use crate::validation::warnings;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "pods")
+pub(crate) const PODS: GroupResource<'static> = GroupResource::new("", "pods");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(PODS)
+    // What it was called before there was a v1.
+    .label_alias(|label| if label == "spec.host" { "spec.nodeName" } else { label })
+    .ownership(ownable)
+    .gated(&[
+        gated(
+            "ResourceHealthStatus",
+            "status",
+            &[
+                "containerStatuses.*.allocatedResourcesStatus",
+                "initContainerStatuses.*.allocatedResourcesStatus",
+                "ephemeralContainerStatuses.*.allocatedResourcesStatus",
+            ],
+        )
+        .always(),
+        gated("InPlacePodLevelResourcesVerticalScaling", "status", &["resources", "allocatedResources"]),
+        gated("DRAExtendedResource", "status", &["extendedResourceClaimStatus"]),
+    ])
+    .addresses(AddressRules::of(&[
+        ip_at("status.podIPs.*.ip=").with("status").kept(),
+        ip_at("status.hostIPs.*.ip=").with("status").kept(),
+    ]))
+    .describes_pods(&[])
     .strategy(Strategy {
         prepare_create: Some(prepare_create),
         prepare_update: Some(prepare_update),
@@ -43,7 +70,6 @@ pub(crate) static KIND: KindDefinition = KindDefinition::new("", "pods")
         Selectable { label: "spec.hostNetwork", pointers: &["/spec/hostNetwork"], absent: "false" },
         text("status.phase", &["/status/phase"]),
         text("status.podIP", &["/status/podIP"]),
-        // Known, and never found: nobody ever filled it in.
         // Known, and never found: nobody ever filled it in.
         text("status.podIPs", &[]),
         text("status.nominatedNodeName", &["/status/nominatedNodeName"]),
@@ -215,6 +241,22 @@ pub(in crate::registry) fn grace(pod: &Value, requested: Option<i64>) -> i64 {
         1
     } else {
         asked
+    }
+}
+
+/// Fields of the subresource `resize`.
+const RESIZED: &[&[&str]] = &[
+    &["spec", "containers", "*", "resources"],
+    &["spec", "containers", "*", "resizePolicy"],
+    &["spec", "initContainers", "*", "resources"],
+    &["spec", "initContainers", "*", "resizePolicy"],
+];
+
+fn ownable(subresource: &str) -> Option<Ownable> {
+    match subresource {
+        "resize" => Some(Ownable::Only(RESIZED)),
+        "ephemeralcontainers" => Some(Ownable::Only(&[&["spec", "ephemeralContainers"]])),
+        _ => None,
     }
 }
 

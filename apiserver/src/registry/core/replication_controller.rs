@@ -1,5 +1,6 @@
 //! ReplicationController. Answers for upstream's `pkg/registry/core/replicationcontroller`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::selectable::Selectable;
@@ -9,8 +10,10 @@ use crate::validation;
 use crate::validation::kind_rules::{SPEC_TWICE, rules};
 use crate::validation::warnings;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "replicationcontrollers")
+pub(crate) const REPLICATION_CONTROLLERS: GroupResource<'static> = GroupResource::new("", "replicationcontrollers");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(REPLICATION_CONTROLLERS)
+    .describes_pods(&["spec", "template"])
     .strategy(Strategy { orphans_by_default: true, ..WITH_GENERATION })
     .rules(
         rules(validation::workloads::replication_controller)

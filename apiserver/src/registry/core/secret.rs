@@ -2,6 +2,7 @@
 
 use proto::Value;
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::selectable::text;
@@ -10,8 +11,9 @@ use crate::validation;
 use crate::validation::kind_rules::{IMMUTABLE_FIRST, rules};
 use crate::validation::warnings;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "secrets")
+pub(crate) const SECRETS: GroupResource<'static> = GroupResource::new("", "secrets");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(SECRETS)
     .strategy(Strategy { prepare_update: Some(prepare_update), ..PLAIN })
     .rules(rules(validation::config::secret).update(validation::config::secret_update).changed(IMMUTABLE_FIRST))
     .warns(|new, _, out| warnings::secrets::tls(new, out))

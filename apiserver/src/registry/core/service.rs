@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::selectable;
@@ -10,12 +11,23 @@ use crate::registry::strategy::{PLAIN, Strategy};
 use crate::rules::names::NameRule;
 use crate::validation;
 use crate::validation::kind_rules::rules;
+use crate::validation::strict_addresses::{AddressRules, annotated_ranges, ip_at, network_at};
 use crate::validation::warnings;
 use proto::Value;
 use serde_json::Map;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "services")
+pub(crate) const SERVICES: GroupResource<'static> = GroupResource::new("", "services");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(SERVICES)
+    .addresses(
+        AddressRules::of(&[
+            ip_at("status.loadBalancer.ingress.*.ip").with("status").kept(),
+            ip_at("spec.clusterIPs.*").kept(),
+            ip_at("spec.externalIPs.*").kept(),
+            network_at("spec.loadBalancerSourceRanges=LoadBalancerSourceRanges.*").kept(),
+        ])
+        .more(annotated_ranges),
+    )
     .strategy(Strategy {
         create_on_update: true,
         prepare_update: Some(crate::registry::core::service_update::prepare),

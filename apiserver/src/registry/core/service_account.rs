@@ -4,6 +4,7 @@
 use proto::Value;
 use serde_json::json;
 
+use crate::machinery::GroupResource;
 use crate::registry::kind::KindDefinition;
 use crate::registry::strategy::{PLAIN, Strategy, StrategyCx};
 use crate::validation;
@@ -11,8 +12,9 @@ use crate::validation::kind_rules::ValidationPhase::{ObjectMeta, ObjectMetaUpdat
 use crate::validation::kind_rules::rules;
 use crate::validation::warnings;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("", "serviceaccounts")
+pub(crate) const SERVICE_ACCOUNTS: GroupResource<'static> = GroupResource::new("", "serviceaccounts");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(SERVICE_ACCOUNTS)
     .strategy(Strategy { prepare_create: Some(prepare_create), prepare_update: Some(prepare_update), ..PLAIN })
     .rules(rules(validation::core::any).changed(&[ObjectMetaUpdate, ObjectMeta]))
     .warns(warnings::service_account);

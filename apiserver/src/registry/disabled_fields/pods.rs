@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use proto::Value;
 
-/// Rule for the spec of a new or updated pod where a gate is disabled.
-pub(super) type Rule = fn(&mut Value, Option<&Value>);
+use crate::registry::field_gates::PodRule;
 
-pub(super) const RULES: &[(&str, Rule)] =
+pub(super) const RULES: &[(&str, PodRule)] =
     &[("ContainerRestartRules", restart_rules), ("ImageVolume", image_volumes), ("ProcMountType", proc_mounts)];
 
 const INIT: &str = "initContainers";

@@ -262,19 +262,20 @@ fn image_volumes_are_dropped_with_their_mounts() {
 fn paths_are_of_fields() {
     let known = |name: &str| FeatureGates::default().all().any(|(gate, _, _)| name == gate);
     assert!(RULES.iter().all(|(gate, _)| known(gate)));
-    for gate in GATES {
-        assert!(known(gate.name), "{}", gate.name);
-        for (of, prefix) in gate.within {
-            let (plural, group) = of.split_once('.').unwrap_or((of, ""));
-            let row = builtin(group, plural).expect("a row");
-            for field in gate.fields {
+    for kind in all() {
+        let spec = kind.pod_template.map(|template| template.keys("spec").join("."));
+        let of_pods = spec.iter().flat_map(|spec| OF_PODS.iter().map(|gated| (spec.as_str(), gated)));
+        for (within, gated) in kind.gated.iter().map(|gated| (gated.within, gated)).chain(of_pods) {
+            assert!(known(gated.gate), "{}", gated.gate);
+            let row = builtin(kind.resource.group, kind.resource.plural).expect("a row");
+            for field in gated.fields {
                 let storage = row.storage();
                 let mut message = storage.schema();
-                let path = format!("{prefix}.{field}");
+                let path = format!("{within}.{field}");
                 let parts: Vec<&str> = path.split('.').filter(|part| *part != "*").map(name).collect();
                 for (i, part) in parts.iter().enumerate() {
                     let found = message.and_then(|m: &proto::schema::Message| m.field(part));
-                    assert!(found.is_some(), "{of} {path}: {part}");
+                    assert!(found.is_some(), "{} {path}: {part}", kind.resource);
                     if i + 1 < parts.len() {
                         message = found.and_then(|f| f.message());
                     }

@@ -1,5 +1,6 @@
 //! FlowSchema. Answers for upstream's `pkg/registry/flowcontrol/flowschema`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::strategy::{METADATA, Strategy, WITH_GENERATION};
@@ -7,8 +8,10 @@ use crate::validation;
 use crate::validation::kind_rules::ValidationPhase::{Immutable, ObjectMeta, Spec};
 use crate::validation::kind_rules::rules;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("flowcontrol.apiserver.k8s.io", "flowschemas")
+pub(crate) const FLOW_SCHEMAS: GroupResource<'static> =
+    GroupResource::new("flowcontrol.apiserver.k8s.io", "flowschemas");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(FLOW_SCHEMAS)
     .strategy(Strategy { status_restores: METADATA, ..WITH_GENERATION })
     .rules(
         rules(validation::flowcontrol::schema)

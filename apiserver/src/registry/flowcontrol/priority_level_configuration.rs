@@ -1,5 +1,6 @@
 //! PriorityLevelConfiguration. Answers for upstream's `pkg/registry/flowcontrol/prioritylevelconfiguration`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::strategy::{METADATA, Strategy, WITH_GENERATION};
@@ -7,14 +8,15 @@ use crate::validation;
 use crate::validation::kind_rules::ValidationPhase::{Immutable, ObjectMeta, Spec};
 use crate::validation::kind_rules::rules;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition =
-    KindDefinition::new("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations")
-        .strategy(Strategy { status_restores: METADATA, ..WITH_GENERATION })
-        .rules(
-            rules(validation::flowcontrol::level)
-                .changed(&[ObjectMeta, Spec])
-                .status(validation::flowcontrol::status)
-                .status_changed(&[Immutable]),
-        )
-        .cells(printers::policy::priority_level);
+pub(crate) const PRIORITY_LEVEL_CONFIGURATIONS: GroupResource<'static> =
+    GroupResource::new("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(PRIORITY_LEVEL_CONFIGURATIONS)
+    .strategy(Strategy { status_restores: METADATA, ..WITH_GENERATION })
+    .rules(
+        rules(validation::flowcontrol::level)
+            .changed(&[ObjectMeta, Spec])
+            .status(validation::flowcontrol::status)
+            .status_changed(&[Immutable]),
+    )
+    .cells(printers::policy::priority_level);

@@ -1,5 +1,6 @@
 //! RuntimeClass. Answers for upstream's `pkg/registry/node/runtimeclass`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::strategy::CONDITIONAL_CREATES;
@@ -7,8 +8,9 @@ use crate::validation;
 use crate::validation::kind_rules::{CREATE_AND_UPDATE, rules};
 use crate::validation::warnings;
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("node.k8s.io", "runtimeclasses")
+pub(crate) const RUNTIME_CLASSES: GroupResource<'static> = GroupResource::new("node.k8s.io", "runtimeclasses");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(RUNTIME_CLASSES)
     .strategy(CONDITIONAL_CREATES)
     .rules(
         rules(validation::node::runtime_class)

@@ -1,5 +1,6 @@
 //! ClusterRoleBinding. Answers for upstream's `pkg/registry/rbac/clusterrolebinding`.
 
+use crate::machinery::GroupResource;
 use crate::printers;
 use crate::registry::kind::KindDefinition;
 use crate::registry::strategy::CREATES_ON_PUT;
@@ -7,8 +8,10 @@ use crate::rules::names::NameRule;
 use crate::validation;
 use crate::validation::kind_rules::{CLUSTER_ROLES, rules};
 
-/// The kind.
-pub(crate) static KIND: KindDefinition = KindDefinition::new("rbac.authorization.k8s.io", "clusterrolebindings")
+pub(crate) const CLUSTER_ROLE_BINDINGS: GroupResource<'static> =
+    GroupResource::new("rbac.authorization.k8s.io", "clusterrolebindings");
+
+pub(crate) static KIND: KindDefinition = KindDefinition::new(CLUSTER_ROLE_BINDINGS)
     .strategy(CREATES_ON_PUT)
     .rules(
         rules(validation::rbac::cluster_role_binding)

@@ -15,17 +15,19 @@ use tokio::time::Instant;
 use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
 use crate::api::{Api, DeleteArgs, Reader};
 use crate::cache::Cacher;
+use crate::machinery::GroupResource;
 use crate::machinery::identity::server_user;
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::registry::core::service::SERVICES;
 use crate::registry::core::service::ips_of;
+use crate::registry::networking::ip_address::IP_ADDRESSES;
+use crate::registry::networking::service_cidr::SERVICE_CIDRS;
 use crate::rest::AllocationStorage;
-use crate::rest::address_ranges::{self, DEFAULT, RESOURCE, Range};
+use crate::rest::address_ranges::{self, DEFAULT, Range};
 use crate::rest::ip_allocator::{self, ALLOCATOR, FAMILY, MANAGED_BY, family};
 use crate::storage::codec;
 
-const GROUP: &str = "networking.k8s.io";
-const PLURAL: &str = "ipaddresses";
 const ALLOCATION: Option<&str> = Some("ClusterIPAllocation");
 /// An address may wait so long for the service that it was taken for: requests do not last longer.
 const SERVICE_COMES: i64 = 60;
@@ -40,7 +42,7 @@ struct View<'a> {
 
 impl View<'_> {
     fn service(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.reader.get("", "services", namespace, name)
+        self.reader.get(SERVICES, namespace, name)
     }
 }
 
@@ -60,7 +62,7 @@ fn cluster_addresses(service: &Value) -> Vec<String> {
 
 fn names_service(address: &Value) -> bool {
     tree::text(address, "/spec/parentRef/group").is_empty()
-        && tree::text(address, "/spec/parentRef/resource") == "services"
+        && tree::text(address, "/spec/parentRef/resource") == SERVICES.plural
 }
 
 fn is_ours(address: &Value) -> bool {
@@ -83,7 +85,7 @@ fn judge_service(service: &Value, ip: &str, view: &View<'_>) -> Option<(RepairEv
             format!("Cluster IP [{of}]: {parsed} is not within any configured Service CIDR; please recreate service");
         return Some((complaint("ClusterIPOutOfRange", message), RepairAction::Nothing));
     }
-    let Some(there) = view.reader.get(GROUP, PLURAL, "", &parsed.to_string()) else {
+    let Some(there) = view.reader.get(IP_ADDRESSES, "", &parsed.to_string()) else {
         let message = format!("Cluster IP [{of}]: {parsed} is not allocated; repairing");
         return Some((complaint("ClusterIPNotAllocated", message), RepairAction::Make));
     };
@@ -174,7 +176,7 @@ impl Repairer {
     }
 
     async fn delete(&self, name: &str) -> Result<(), Status> {
-        match self.api.delete(&server_user(), GROUP, PLURAL, "", name, DeleteArgs::default()).await {
+        match self.api.delete(&server_user(), IP_ADDRESSES, "", name, DeleteArgs::default()).await {
             Err(e) if !e.is_not_found() => Err(e),
             _ => Ok(()),
         }
@@ -198,7 +200,7 @@ impl Repairer {
                 self.delete(&ip.to_string()).await?;
             }
             let made = ip_allocator::object(ip, meta::text(service, "namespace"), meta::text(service, "name"));
-            self.api.create(&server_user(), GROUP, PLURAL, "", made).await?;
+            self.api.create(&server_user(), IP_ADDRESSES, "", made).await?;
         }
         Ok(())
     }
@@ -226,14 +228,14 @@ struct FollowedResource {
 }
 
 impl FollowedResource {
-    fn new(backend: &AllocationStorage, group: &str, plural: &str) -> Option<Self> {
-        let row = backend.rows.storage(group, plural)?;
+    fn new(backend: &AllocationStorage, resource: GroupResource<'_>) -> Option<Self> {
+        let row = backend.rows.storage(resource)?;
         Some(Self { cacher: backend.caches.cacher(&row), row, seen: 0, version: 0 })
     }
 
     /// Yields the objects that changed since the last call.
     fn changes(&mut self, reader: &dyn Reader) -> impl Iterator<Item = Value> {
-        self.version = reader.version(&self.row.group, &self.row.plural);
+        self.version = reader.version(GroupResource::of(&self.row));
         let news = self.cacher.since(self.seen);
         self.seen = news.sequence;
         let row = self.row.clone();
@@ -242,21 +244,21 @@ impl FollowedResource {
     }
 
     async fn changed(&self, reader: &dyn Reader) {
-        reader.changed(&self.row.group, &self.row.plural, self.version).await;
+        reader.changed(GroupResource::of(&self.row), self.version).await;
     }
 }
 
 /// Waits until everything is known that is looked at, the server's own range among it.
 async fn known(reader: &dyn Reader) {
-    for (group, plural) in [("", "services"), (GROUP, PLURAL), RESOURCE] {
-        reader.changed(group, plural, u64::MAX).await;
+    for resource in [SERVICES, IP_ADDRESSES, SERVICE_CIDRS] {
+        reader.changed(resource, u64::MAX).await;
     }
     loop {
-        let version = reader.version(RESOURCE.0, RESOURCE.1);
-        if reader.get(RESOURCE.0, RESOURCE.1, "", DEFAULT).is_some() {
+        let version = reader.version(SERVICE_CIDRS);
+        if reader.get(SERVICE_CIDRS, "", DEFAULT).is_some() {
             return;
         }
-        reader.changed(RESOURCE.0, RESOURCE.1, version).await;
+        reader.changed(SERVICE_CIDRS, version).await;
     }
 }
 
@@ -269,7 +271,7 @@ pub(crate) async fn run(
 ) {
     known(&*reader).await;
     let (Some(mut services), Some(mut addresses)) =
-        (FollowedResource::new(&backend, "", "services"), FollowedResource::new(&backend, GROUP, PLURAL))
+        (FollowedResource::new(&backend, SERVICES), FollowedResource::new(&backend, IP_ADDRESSES))
     else {
         return;
     };
@@ -278,16 +280,16 @@ pub(crate) async fn run(
     // When to look at which address again.
     let mut later: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
-        let ranges = reader.list(RESOURCE.0, RESOURCE.1, None);
+        let ranges = reader.list(SERVICE_CIDRS, None);
         let view = View { reader: &*reader, ranges: address_ranges::of(ranges.iter().map(|o| &**o)) };
         let now = Instant::now();
         let due: Vec<String> = later.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
         let look = async {
-            all_readable(&backend, "", "services")?;
+            all_readable(&backend, SERVICES)?;
             for service in services.changes(&*reader) {
                 mender.service(&service, &view).await?;
             }
-            let again = due.iter().filter_map(|name| Some(reader.get(GROUP, PLURAL, "", name)?.as_ref().clone()));
+            let again = due.iter().filter_map(|name| Some(reader.get(IP_ADDRESSES, "", name)?.as_ref().clone()));
             for address in again.chain(addresses.changes(&*reader)) {
                 let name = meta::text(&address, "name").to_owned();
                 match mender.address(&address, &view).await? {
@@ -352,7 +354,7 @@ mod tests {
             cluster.put("", "services", service.clone());
         }
         for address in &addresses {
-            cluster.put(GROUP, PLURAL, address.clone());
+            cluster.put(IP_ADDRESSES.group, IP_ADDRESSES.plural, address.clone());
         }
         let now = at.parse().expect("a time");
         let net = |text: &str| Range { net: text.parse().expect("a range"), ready: true };
@@ -361,9 +363,12 @@ mod tests {
         for service in &services {
             mender.service(service, &view).await.expect("done");
         }
-        let mut told: Vec<String> =
-            cluster.list("", "events", None).iter().map(|e| tree::text(e, "/message").to_owned()).collect();
-        for there in cluster.list(GROUP, PLURAL, None) {
+        let mut told: Vec<String> = cluster
+            .list(GroupResource::new("", "events"), None)
+            .iter()
+            .map(|e| tree::text(e, "/message").to_owned())
+            .collect();
+        for there in cluster.list(IP_ADDRESSES, None) {
             match judge_address(&there, &view, now) {
                 AddressCheck::Wrong(complaint) => {
                     told.push(complaint.message);
@@ -375,21 +380,24 @@ mod tests {
         }
         let left = |o: &Arc<Value>| format!("{} {}", meta::text(o, "name"), tree::text(o, "/spec/parentRef/name"));
         told.sort();
-        (told, cluster.list(GROUP, PLURAL, None).iter().map(left).collect())
+        (told, cluster.list(IP_ADDRESSES, None).iter().map(left).collect())
     }
 
     #[tokio::test]
     async fn stale_service_events_release_nothing() {
         let cluster = Arc::new(Fixed::default());
         cluster.put("", "services", service("a", &["10.0.1.1"]));
-        cluster.put(GROUP, PLURAL, address("10.0.1.1", "a", "2020-01-01T00:00:00Z"));
+        cluster.put(IP_ADDRESSES.group, IP_ADDRESSES.plural, address("10.0.1.1", "a", "2020-01-01T00:00:00Z"));
         let net = Range { net: "10.0.0.0/16".parse().expect("a range"), ready: true };
         let view = View { reader: &*cluster, ranges: vec![net] };
         let mut mender = Repairer::new(cluster.api());
         for old in [service("a", &["10.0.1.1", "10.0.1.2"]), service("gone", &["10.0.1.3"])] {
             mender.service(&old, &view).await.expect("done");
         }
-        assert_eq!((cluster.list(GROUP, PLURAL, None).len(), cluster.list("", "events", None).len()), (1, 0));
+        assert_eq!(
+            (cluster.list(IP_ADDRESSES, None).len(), cluster.list(GroupResource::new("", "events"), None).len()),
+            (1, 0)
+        );
     }
 
     #[tokio::test]

@@ -16,9 +16,11 @@ use shared::status::Status;
 
 use crate::api::Api;
 use crate::backoff::Backoff;
+use crate::machinery::GroupResource;
 use crate::machinery::identity::server_user;
 use crate::machinery::meta;
 use crate::machinery::tree;
+use crate::registry::core::event::EVENTS;
 use crate::rest::AllocationStorage;
 
 /// Time between two looks at everything.
@@ -36,9 +38,9 @@ fn backoff() -> Backoff {
 
 /// Refuses to judge what is known of a kind when some of it in etcd cannot be read: what such a one has would pass for
 /// nobody's.
-fn all_readable(backend: &AllocationStorage, group: &str, plural: &str) -> Result<(), Status> {
-    match backend.rows.storage(group, plural).is_some_and(|row| backend.caches.has_unreadable(&row)) {
-        true => Err(Status::internal(&format!("some {plural} in etcd cannot be read"))),
+fn all_readable(backend: &AllocationStorage, resource: GroupResource<'_>) -> Result<(), Status> {
+    match backend.rows.storage(resource).is_some_and(|row| backend.caches.has_unreadable(&row)) {
+        true => Err(Status::internal(&format!("some {} in etcd cannot be read", resource.plural))),
         false => Ok(()),
     }
 }
@@ -82,7 +84,7 @@ impl EventWriter {
         }
         let event = event(self.component, kind, about, complaint);
         let namespace = tree::namespace(&event).to_owned();
-        if let Err(error) = self.api.create(&server_user(), "", "events", &namespace, event).await {
+        if let Err(error) = self.api.create(&server_user(), EVENTS, &namespace, event).await {
             tracing::debug!(%error, "Failed to write event");
         }
     }

@@ -12,6 +12,7 @@ use shared::status::Status;
 use super::{EVERY, EventWriter, RepairEvent, all_readable, backoff};
 use crate::api::Api;
 use crate::machinery::tree;
+use crate::registry::core::service::SERVICES;
 use crate::rest::AllocationStorage;
 use crate::rest::allocator_meters;
 use crate::rest::node_ports::{self, PortError, PortRange};
@@ -104,8 +105,8 @@ async fn repair_once(
     for _ in 0..ROUNDS {
         // What is taken is read first: who takes a port meanwhile is noticed.
         let stock = node_ports::stock(backend, range).await.map_err(failed)?;
-        let services = api.list("", "services", None).await?;
-        all_readable(backend, "", "services")?;
+        let services = api.list(SERVICES, None).await?;
+        all_readable(backend, SERVICES)?;
         let seen = look(range, stock.taken.clone(), &services, leaks);
         if node_ports::restock(backend, range, stock, &seen.taken).await.map_err(failed)?.is_some() {
             continue;

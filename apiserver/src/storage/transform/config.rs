@@ -10,6 +10,9 @@ use sha2::Digest as _;
 use super::ciphers::{Aes, Cipher};
 use super::kms::{Kms, Timeout};
 use super::{Chain, NamedKey, Provider, Table, TransformerKind};
+use crate::machinery::GroupResource;
+use crate::registry::core::event::EVENTS;
+use crate::registry::events::event::EVENTS as EVENTS_V1;
 use crate::rows;
 
 /// Errors of an encryption configuration.
@@ -349,12 +352,11 @@ fn check_resource(field: &str, resource: &str, before: &[&str]) -> Result<(), Co
     if resource.contains('*') && (!wildcard || !resource.starts_with("*.")) {
         return bad("resource name should not contain a wildcard besides '*.<group>' and '*.*'");
     }
-    if resource == "events" || resource == "events.events.k8s.io" {
-        return if resource == "events" {
-            Ok(())
-        } else {
-            bad("resource is served from a different API group; use 'events'")
-        };
+    let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+    match GroupResource::new(group, plural) {
+        EVENTS => return Ok(()),
+        EVENTS_V1 => return bad("resource is served from a different API group; use 'events'"),
+        _ => {}
     }
     if before.contains(&resource) {
         return bad("the resource is specified more than once");

@@ -70,7 +70,7 @@ fn hosts(job: &Value, out: &mut FieldErrors) {
 const PREFIXED_LABELS: [&str; 2] = ["batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
 
 /// Reports whether one of the prefixed labels is missing.
-pub(super) fn lacks_prefixed_labels(labels: &Value) -> bool {
+pub(crate) fn lacks_prefixed_labels(labels: &Value) -> bool {
     !PREFIXED_LABELS.iter().all(|key| has(labels, key))
 }
 

@@ -1,25 +1,26 @@
 //! Administrative access to devices that are in use: only where an administrator labelled the namespace.
 
 use proto::Value;
-use proto::resources::Resource;
 use shared::status::field::{Error, Path};
 
 use super::super::tree::{get, list};
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Returns the path of administrative access that a write requests and the stored object did not have. Specifications
-/// are immutable, so only a create is looked at.
-pub fn admin_access(row: &Resource, subresource: &str, object: &Value, old: Option<&Value>) -> Option<Path> {
-    if row.group != "resource.k8s.io" {
-        return None;
-    }
-    match (&*row.plural, subresource, old) {
-        ("resourceclaims", "", None) => requested(get(object, "spec")),
-        ("resourceclaimtemplates", "", None) => requested(get(get(object, "spec"), "spec")),
-        ("resourceclaims", "status", Some(old)) if granted(old).is_none() => granted(object),
+/// Administrative access that a write of a claim requests and the stored claim did not have. Specifications are immutable,
+/// so only a create is looked at.
+pub(crate) fn of_claim(subresource: &str, object: &Value, old: Option<&Value>) -> Option<Path> {
+    match (subresource, old) {
+        ("", None) => requested(get(object, "spec")),
+        ("status", Some(old)) if granted(old).is_none() => granted(object),
         _ => None,
     }
+}
+
+/// Administrative access that a new template requests.
+pub(crate) fn of_template(subresource: &str, object: &Value, old: Option<&Value>) -> Option<Path> {
+    let is_new = subresource.is_empty() && old.is_none();
+    if is_new { requested(get(get(object, "spec"), "spec")) } else { None }
 }
 
 fn asks(holder: &Value) -> bool {

@@ -1,7 +1,7 @@
 //! Dynamic resources: claims for devices, templates of claims, classes and slices of devices. Answers for upstream's
 //! `pkg/apis/resource/validation` (`ValidateResourceClaim`).
 
-pub(super) mod admin;
+pub(crate) mod admin;
 mod capacity;
 mod configuration;
 mod names;

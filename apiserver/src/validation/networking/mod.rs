@@ -49,14 +49,14 @@ fn secret_name(tls: &Value, path: &Path, out: &mut FieldErrors) {
 }
 
 /// Reports whether an ingress names an invalid secret.
-pub(super) fn has_invalid_secret_names(spec: &Value) -> bool {
+pub(crate) fn has_invalid_secret_names(spec: &Value) -> bool {
     let mut wrong = FieldErrors::default();
     list(spec, "tls").iter().for_each(|tls| secret_name(tls, &Path::default(), &mut wrong));
     !wrong.is_empty()
 }
 
 /// Reports whether rules for wildcard hosts are invalid, which earlier releases did not check.
-pub(super) fn has_invalid_wildcard_host_rules(spec: &Value) -> bool {
+pub(crate) fn has_invalid_wildcard_host_rules(spec: &Value) -> bool {
     let mut wrong = FieldErrors::default();
     let rules = list(spec, "rules").iter().filter(|rule| text(rule, "host").contains('*'));
     rules.for_each(|rule| paths(rule, &Path::default(), &mut wrong));
@@ -80,7 +80,7 @@ pub(crate) fn ingress_update(new: &Value, _: &Value, out: &mut FieldErrors) {
 }
 
 /// Reports whether an ingress names a service by a name that is not a DNS-1035 label.
-pub(super) fn has_relaxed_names(spec: &Value) -> bool {
+pub(crate) fn has_relaxed_names(spec: &Value) -> bool {
     let named = |backend| text(get(backend, "service"), "name");
     let rules = list(spec, "rules").iter().flat_map(|rule| list(get(rule, "http"), "paths"));
     let names = rules.map(|path| named(get(path, "backend"))).chain([named(get(spec, "defaultBackend"))]);

@@ -13,7 +13,7 @@ pub(super) mod resources;
 mod security;
 mod signals;
 pub(crate) mod status;
-pub(super) mod stored;
+pub(crate) mod stored;
 pub(crate) mod update;
 pub(super) mod windows;
 

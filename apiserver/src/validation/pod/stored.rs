@@ -56,7 +56,7 @@ pub(in crate::validation) fn requires_invalid_label_values(spec: &Value) -> bool
 }
 
 /// Reports whether the node affinity of a persistent volume has invalid label values.
-pub(in crate::validation) fn has_invalid_node_affinity(spec: &Value) -> bool {
+pub(crate) fn has_invalid_node_affinity(spec: &Value) -> bool {
     has_invalid_label_values(at(spec, &["nodeAffinity", "required"]))
 }
 

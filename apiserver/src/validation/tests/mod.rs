@@ -505,7 +505,9 @@ fn any_tree_is_judged() {
     for _ in 0..300 {
         let (a, b) = (tree(&mut seed, 7), tree(&mut seed, 7));
         for kind in crate::registry::kinds::all() {
-            let row = proto::resources::all().iter().find(|r| r.group == kind.group && r.plural == kind.plural);
+            let row = proto::resources::all()
+                .iter()
+                .find(|r| r.group == kind.resource.group && r.plural == kind.resource.plural);
             let Some(row) = row else { continue };
             let _ = validate_create(row, row, &a);
             let _ = validate_update(row, row, &a, &b);

@@ -31,12 +31,12 @@ pub(crate) fn claim(object: &Value, out: &mut FieldErrors) {
 }
 
 /// Reports whether a claim's data source has an API group.
-pub(in crate::validation) fn has_groups(spec: &Value) -> bool {
+pub(crate) fn has_groups(spec: &Value) -> bool {
     ["dataSource", "dataSourceRef"].iter().any(|key| has(get(spec, key), "apiGroup"))
 }
 
 /// Reports whether a claim's selector has invalid label values.
-pub(in crate::validation) fn has_invalid_selector(spec: &Value) -> bool {
+pub(crate) fn has_invalid_selector(spec: &Value) -> bool {
     let mut out = FieldErrors::default();
     label_selector(get(spec, "selector"), &Path::new("selector"), &mut out);
     !out.is_empty()

@@ -9,8 +9,12 @@ use shared::status::{Status, field};
 use super::super::scale;
 use super::{Engine, WriteTarget};
 use crate::admission::{Attributes, Operation, Reinvocation};
+use crate::machinery::GroupResource;
 use crate::machinery::meta;
 use crate::registry::behavior;
+use crate::registry::core::namespace::NAMESPACES;
+use crate::registry::core::pod::PODS;
+use crate::registry::{admin_access, pod_template};
 use crate::validation;
 
 /// The rounds of admission.
@@ -124,8 +128,8 @@ impl Engine {
         object: &Value,
         old: Option<&Value>,
     ) -> Vec<field::Error> {
-        let Some(path) = validation::admin_access(storage, t.subresource, object, old) else { return Vec::new() };
-        let Some(namespaces) = self.rows.storage("", "namespaces") else { return Vec::new() };
+        let Some(path) = admin_access(storage, t.subresource, object, old) else { return Vec::new() };
+        let Some(namespaces) = self.rows.storage(NAMESPACES) else { return Vec::new() };
         match self.read(&namespaces, "", t.namespace).await {
             Ok(namespace) => {
                 validation::may_administer(namespace.as_ref().map(|(n, _)| n), path).err().into_iter().collect()
@@ -147,9 +151,9 @@ impl Engine {
         mut errors: Vec<field::Error>,
     ) -> Result<(), Status> {
         // Containers of a pod do not become privileged later; templates are judged again with every change.
-        let judged = t.subresource.is_empty() && (is_new || storage.plural != "pods");
+        let judged = t.subresource.is_empty() && (is_new || GroupResource::of(storage) != PODS);
         if judged && !self.policy.allow_privileged {
-            errors.extend(validation::privileged(storage, object));
+            errors.extend(validation::privileged(pod_template(storage), object));
         }
         if errors.is_empty() {
             return Ok(());

@@ -62,7 +62,8 @@ async fn policies_match_upstreams_plugins() {
     let table: Value = serde_json::from_str(TABLE).expect("a table");
     for row in tree::list(&table, "/rows") {
         let mutating = row["mutating"] == true;
-        let cluster = cluster_of(&table, row, if mutating { MUTATING } else { VALIDATING });
+        let (policies, bindings) = if mutating { MUTATING } else { VALIDATING };
+        let cluster = cluster_of(&table, row, (policies.plural, bindings.plural));
         let request = &table["requests"][row["request"].as_str().unwrap_or("r0")];
         let plugin: Box<dyn crate::admission::Plugin> = match mutating {
             true => Box::new(MutatingPolicies::new(cluster.means())),

@@ -3,23 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use proto::resources::{self, Resource, Row};
+use proto::resources::{self, Resource};
 use shared::flags::{FeatureGates, FlagSet, parse_bool};
 use shared::version::Emulation;
 
-use super::stored;
-
-/// Resources that need a feature gate as well.
-const GATES: &[(&str, &str, &str)] = &[
-    ("admissionregistration.k8s.io", "mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
-    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicy"),
-    ("certificates.k8s.io", "clustertrustbundles", "ClusterTrustBundle"),
-    ("certificates.k8s.io", "podcertificaterequests", "PodCertificateRequest"),
-    ("coordination.k8s.io", "leasecandidates", "CoordinatedLeaderElection"),
-    ("resource.k8s.io", "devicetaintrules", "DRADeviceTaintRules"),
-    ("scheduling.k8s.io", "workloads", "GenericWorkload"),
-    ("storagemigration.k8s.io", "storageversionmigrations", "StorageVersionMigrator"),
-];
+use super::kinds::kind_of;
+use super::stored_versions;
+use crate::rows::ResourceConfig;
 
 /// Versions that upstream knows and serves nothing of, or that are not served here: they may be named.
 const KNOWN: &[(&str, &[&str])] = &[
@@ -49,30 +39,15 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("storagemigration.k8s.io", &["v1beta1", "v1alpha1"]),
 ];
 
-/// Resources that came after the oldest release that can be behaved as: with the minor release, and a plural of `*` for
-/// all of the version.
-const INTRODUCED_IN: &[(&str, &str, &str, u32)] = &[
-    ("networking.k8s.io", "v1", "ipaddresses", 33),
-    ("networking.k8s.io", "v1", "servicecidrs", 33),
-    ("resource.k8s.io", "v1beta2", "*", 33),
-    ("resource.k8s.io", "v1alpha3", "devicetaintrules", 33),
-    ("coordination.k8s.io", "v1beta1", "leasecandidates", 33),
-    ("certificates.k8s.io", "v1beta1", "clustertrustbundles", 33),
-    ("resource.k8s.io", "v1", "*", 34),
-    ("storage.k8s.io", "v1", "volumeattributesclasses", 34),
-    ("admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicies", 34),
-    ("admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicybindings", 34),
-    ("certificates.k8s.io", "v1beta1", "podcertificaterequests", 35),
-    ("scheduling.k8s.io", "v1alpha1", "workloads", 35),
-    ("storagemigration.k8s.io", "v1beta1", "storageversionmigrations", 35),
-];
+/// Group versions that came after the oldest release that can be behaved as, with the minor release. What came into an
+/// older version its kind says.
+const INTRODUCED_IN: &[(&str, &str, u32)] = &[("resource.k8s.io", "v1beta2", 33), ("resource.k8s.io", "v1", 34)];
 
 /// The minor release in which a row came; `None`: it was always there.
 pub(super) fn introduced_in(row: &Resource) -> Option<u32> {
-    let same = |(group, version, plural, _): &&(&str, &str, &str, u32)| {
-        *group == row.group && *version == row.version && (*plural == "*" || *plural == row.plural)
-    };
-    INTRODUCED_IN.iter().find(same).map(|(.., minor)| *minor)
+    let versions = INTRODUCED_IN.iter().find(|(group, version, _)| *group == row.group && *version == row.version);
+    let own = || kind_of(row)?.life_cycle.introduced.iter().find(|(version, _)| *version == row.version);
+    versions.map(|(.., minor)| *minor).or_else(|| own().map(|(_, minor)| *minor))
 }
 
 /// The release to behave as, and what is served of later ones all the same.
@@ -129,17 +104,6 @@ impl EmulatedApis {
             || resources::optional().iter().any(|o| older(&o) && self.later(o).is_none() && said.of(o) == Some(true));
         Ok(self.forward && (before() || asked()))
     }
-}
-
-/// Difference from the resources that are served by default.
-#[derive(Debug, Default)]
-pub struct ResourceConfig {
-    /// Rows that are served as well, in discovery order.
-    pub on: Vec<&'static Resource>,
-    /// Rows that are not.
-    pub off: Vec<&'static Resource>,
-    /// Rows, served or not, in the place of those that are compiled in: what is stored differs.
-    pub stored: Vec<Row>,
 }
 
 /// Stage of a version, as in its key `api/<stage>`.
@@ -229,7 +193,8 @@ pub fn select_resources(
     emulated: EmulatedApis,
 ) -> Result<ResourceConfig, String> {
     let said = RuntimeConfig::read(config)?;
-    let mut choice = ResourceConfig { stored: stored::others(emulated.emulation.least()), ..ResourceConfig::default() };
+    let mut choice =
+        ResourceConfig { stored: stored_versions::others(emulated.emulation.least()), ..ResourceConfig::default() };
     for row in resources::all() {
         if said.of(row) == Some(false) || !emulated.serves(row, &said)? {
             choice.off.push(row);
@@ -239,7 +204,7 @@ pub fn select_resources(
         if !emulated.serves(row, &said)? {
             continue;
         }
-        let gate = GATES.iter().find(|(g, p, _)| *g == row.group && *p == row.plural).map(|(_, _, gate)| *gate);
+        let gate = kind_of(row).and_then(|kind| kind.life_cycle.gate);
         match gate.filter(|gate| !gates.enabled(gate)) {
             Some(gate) => tracing::warn!(
                 resource = %row.plural, version = %row.version, gate,
@@ -295,6 +260,9 @@ mod tests {
     #[test]
     fn only_new_kinds_need_their_gate() {
         let [on, _] = choose(&["--runtime-config=api/all=true"]).expect("a choice");
+        let kinds = crate::registry::kinds::all().iter().filter(|kind| kind.life_cycle.gate.is_some());
+        let gated: Vec<&str> = kinds.map(|kind| kind.resource.plural).collect();
+        assert_eq!(gated.len(), 8);
         for plural in [
             "v1beta1/servicecidrs",
             "v1beta1/volumeattributesclasses",
@@ -303,7 +271,7 @@ mod tests {
         ] {
             assert!(on.iter().any(|row| row == plural), "{plural}");
         }
-        assert!(!on.iter().any(|row| GATES.iter().any(|(_, plural, _)| row.ends_with(plural))), "{on:?}");
+        assert!(!on.iter().any(|row| gated.iter().any(|plural| row.ends_with(plural))), "{on:?}");
     }
 
     #[test]

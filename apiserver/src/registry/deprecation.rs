@@ -4,58 +4,57 @@
 use proto::resources::Resource;
 use proto::schema::group_version;
 
-/// The end of a resource, or (plural `*`) of a version with all in it.
-struct ApiLifecycle {
+use super::kinds::kind_of;
+
+/// The end of a group version with all in it.
+struct VersionLifecycle {
     group: &'static str,
     version: &'static str,
-    plural: &'static str,
     /// The minor release since which it should be left.
     deprecated: u32,
-    /// The one that does without it, where that is decided.
-    until: Option<u32>,
+    /// The one that does without it.
+    until: u32,
     /// Replacement: group version and kind.
     replacement: Option<(&'static str, &'static str)>,
 }
 
-const fn version(group: &'static str, version: &'static str, deprecated: u32, until: u32) -> ApiLifecycle {
-    ApiLifecycle { group, version, plural: "*", deprecated, until: Some(until), replacement: None }
+const fn version(group: &'static str, version: &'static str, deprecated: u32, until: u32) -> VersionLifecycle {
+    VersionLifecycle { group, version, deprecated, until, replacement: None }
 }
 
-const fn core(
-    plural: &'static str,
-    deprecated: u32,
-    replacement: Option<(&'static str, &'static str)>,
-) -> ApiLifecycle {
-    ApiLifecycle { group: "", version: "v1", plural, deprecated, until: None, replacement }
-}
-
-const LIFECYCLES: &[ApiLifecycle] = &[
-    core("componentstatuses", 19, None),
-    core("endpoints", 33, Some(("discovery.k8s.io/v1", "EndpointSlice"))),
+/// Group versions that end; the end of a kind its home says.
+const LIFECYCLES: &[VersionLifecycle] = &[
     version("admissionregistration.k8s.io", "v1alpha1", 35, 38),
     version("certificates.k8s.io", "v1alpha1", 34, 37),
     version("coordination.k8s.io", "v1alpha2", 35, 38),
     version("networking.k8s.io", "v1beta1", 34, 37),
     version("resource.k8s.io", "v1beta1", 35, 38),
-    ApiLifecycle {
+    VersionLifecycle {
         replacement: Some(("storage.k8s.io/v1", "VolumeAttributesClass")),
         ..version("storage.k8s.io", "v1beta1", 34, 37)
     },
 ];
 
+/// The release that deprecates a row, the one that removes it, and its replacement.
+fn end_of(row: &Resource) -> Option<(u32, Option<u32>, Option<(&'static str, &'static str)>)> {
+    let own = kind_of(row).and_then(|kind| kind.life_cycle.deprecation).filter(|end| end.version == row.version);
+    if let Some(end) = own {
+        return Some((end.since, None, end.replacement));
+    }
+    let end = LIFECYCLES.iter().find(|end| end.group == row.group && end.version == row.version)?;
+    Some((end.deprecated, Some(end.until), end.replacement))
+}
+
 /// Deprecation warning of a resource, with the release that removes it (or an empty text).
-pub fn deprecation_warning(row: &Resource) -> Option<(String, String)> {
-    let of = |e: &&ApiLifecycle| {
-        (e.group, e.version) == (&*row.group, &*row.version) && (e.plural == "*" || e.plural == row.plural)
-    };
-    let end = LIFECYCLES.iter().find(of).filter(|_| row.custom.is_none())?;
-    let until = end.until.map(|minor| format!("1.{minor}")).unwrap_or_default();
+pub(super) fn deprecation_warning(row: &Resource) -> Option<(String, String)> {
+    let (deprecated, until, replacement) = end_of(row).filter(|_| row.custom.is_none())?;
+    let until = until.map(|minor| format!("1.{minor}")).unwrap_or_default();
     let mut told =
-        format!("{} {} is deprecated in v1.{}+", group_version(&row.group, &row.version), row.kind, end.deprecated);
+        format!("{} {} is deprecated in v1.{deprecated}+", group_version(&row.group, &row.version), row.kind);
     if !until.is_empty() {
         told.push_str(&format!(", unavailable in v{until}+"));
     }
-    if let Some((version, kind)) = end.replacement {
+    if let Some((version, kind)) = replacement {
         told.push_str(&format!("; use {version} {kind}"));
     }
     Some((told, until))

@@ -7,30 +7,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use base64::Engine as _;
 use proto::resources::{self, Resource, Row};
-use sha2::{Digest as _, Sha256};
 
+use super::kinds::kind_of;
 use super::resource_config::introduced_in;
-use super::version_rank;
-
-/// Resources whose version upstream has fixed: it is that of the IDL, whoever else reads them.
-const FIXED: &[(&str, &str)] = &[
-    ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
-    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
-    ("certificates.k8s.io", "clustertrustbundles"),
-    ("certificates.k8s.io", "podcertificaterequests"),
-    ("coordination.k8s.io", "leasecandidates"),
-    ("resource.k8s.io", "devicetaintrules"),
-    ("scheduling.k8s.io", "workloads"),
-    ("storage.k8s.io", "volumeattributesclasses"),
-];
-
-/// The hash legacy discovery names a stored version by.
-pub fn storage_hash(group: &str, version: &str, kind: &str) -> String {
-    let digest = Sha256::digest(format!("{group}/{version}/{kind}"));
-    base64::engine::general_purpose::STANDARD.encode(&digest[..8])
-}
+use crate::rows::{storage_hash, version_rank};
 
 fn every() -> impl Iterator<Item = &'static Resource> {
     resources::all().iter().chain(resources::optional())
@@ -44,7 +25,8 @@ fn same(a: &Resource, b: &Resource) -> bool {
 /// The version of a row's group that etcd gets where `least` is the oldest minor release that reads it: the best one
 /// that release has, or the best there is.
 fn version(row: &'static Resource, least: u32) -> &'static str {
-    let fixed = FIXED.iter().any(|(group, plural)| *group == row.group && *plural == row.plural);
+    // Upstream has fixed some, whoever else reads them.
+    let fixed = kind_of(row).is_some_and(|kind| kind.life_cycle.fixed_storage);
     // Objects of another group are no business of this one's versions, nor is JSON.
     if fixed || row.storage_json || row.storage.0 != row.group {
         return &row.storage.1;
