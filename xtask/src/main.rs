@@ -16,6 +16,7 @@ mod lock;
 mod monitoring;
 mod names;
 mod packages;
+mod recipes;
 mod specification;
 mod testdata;
 mod tree;
@@ -33,12 +34,13 @@ use crate::tree::Tree;
 type Check = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 /// All checks, in the order in which they are printed.
-const CHECKS: [Check; 17] = [
+const CHECKS: [Check; 18] = [
     ("crate-arrows", arrows::between_crates),
     ("folder-circles", arrows::between_folders),
     ("file-circles", circles::largest),
     ("custom-questions", kinds::custom_questions),
     ("kind-homes", kinds::without_home),
+    ("recipes", recipes::untrue),
     ("doc-openings", docs::relative_openings),
     ("string-errors", errors::text_errors),
     ("type-names", names::repeated),

@@ -68,6 +68,10 @@ pub struct Tree {
     pub monitoring: Vec<(String, String)>,
     /// Paths and texts of the IDL of the API.
     pub idl: Vec<(String, String)>,
+    /// Paths and texts of tables (JSON) that are part of a crate's source.
+    pub data: Vec<(String, String)>,
+    /// Text of CONTRIBUTING.md.
+    pub contributing: String,
     /// Paths and texts of the crates' manifests.
     pub manifests: Vec<(String, String)>,
     /// Packages that are built, those of the workspace included.
@@ -112,6 +116,10 @@ impl Tree {
             self.idl.push((path.to_owned(), text()?));
         } else if path == UPSTREAM_MAP {
             self.upstream_map = text()?;
+        } else if path.contains("/src/") && path.ends_with(".json") {
+            self.data.push((path.to_owned(), text()?));
+        } else if path == "CONTRIBUTING.md" {
+            self.contributing = text()?;
         } else if path.ends_with("/Cargo.toml") {
             self.manifests.push((path.to_owned(), text()?));
         }
