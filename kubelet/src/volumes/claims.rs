@@ -28,6 +28,16 @@ pub(super) struct Claimed {
     pub(super) size: Option<String>,
     /// Nodes that it can be used on.
     pub(super) affinity: Option<VolumeNodeAffinity>,
+    /// Group that its files are for, as the annotation says.
+    pub(super) group: Option<i64>,
+}
+
+/// Annotation of a persistent volume whose files are for a group. Upstream's `VolumeGidAnnotationKey`.
+const GROUP: &str = "pv.beta.kubernetes.io/gid";
+
+/// The group of a persistent volume's annotation; none where it is no number.
+fn group(persistent: &PersistentVolume) -> Option<i64> {
+    persistent.metadata.annotations.as_ref()?.get(GROUP)?.parse().ok()
 }
 
 impl Claimed {
@@ -92,7 +102,8 @@ pub(super) async fn resolve(
     // The nodes of a volume of old are those that its driver labels.
     let affinity = shared::csi::node_affinity(&persistent).map_err(|error| error.to_string())?;
     let size = spec.and_then(|spec| spec.capacity.as_ref()?.get("storage").map(|size| size.0.clone()));
-    Ok(Some(Claimed { name, source, read_only, claim: found, options, size, affinity }))
+    let group = group(&persistent);
+    Ok(Some(Claimed { name, source, read_only, claim: found, options, size, affinity, group }))
 }
 
 /// Use of a volume by the containers of a pod.

@@ -63,7 +63,7 @@ impl Manager {
         let csi = csi.with_health(settings.gates.enabled("CSIVolumeHealth"));
         let (claims, usage) = (Mutex::default(), Mutex::new(KnownUsage::new(settings.volume_stats_period)));
         let (pods, node) = (settings.root_dir.join("pods"), ArcSwapOption::empty());
-        let (disks, names) = (Disks::new(&settings.root_dir), Mutex::default());
+        let (disks, names, groups) = (Disks::new(&settings.root_dir), Mutex::default(), Mutex::default());
         let flex = Flex::new(place, &settings.volume_plugin_dir, by_controller);
         disks.in_use().iter().chain(&flex.in_use()).for_each(|unique| csi.hold(unique));
         metrics::reconstructed(&pods, csi.unknown());
@@ -81,6 +81,7 @@ impl Manager {
             local_devices,
             claims,
             names,
+            groups,
             usage,
             worlds,
             node,
@@ -201,6 +202,7 @@ impl Volumes for Manager {
         inner.usage.lock().forget(pod_uid);
         inner.claims.lock().retain(|(uid, _), _| uid != pod_uid);
         inner.names.lock().retain(|(uid, _), _| uid != pod_uid);
+        inner.groups.lock().retain(|(uid, _), _| uid != pod_uid);
         Ok(())
     }
 
@@ -210,6 +212,17 @@ impl Volumes for Manager {
 
     async fn in_use_changed(&self) {
         self.inner.csi.in_use_changed().await;
+    }
+
+    fn groups(&self, pod: &Pod) -> Vec<i64> {
+        let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+        let named = context.and_then(|context| context.supplemental_groups.as_deref()).unwrap_or_default();
+        let groups = self.inner.groups.lock();
+        let own = groups.iter().filter(|((uid, _), group)| uid == pods::uid(pod) && !named.contains(group));
+        let mut own: Vec<i64> = own.map(|(_, group)| *group).collect();
+        own.sort_unstable();
+        own.dedup();
+        own
     }
 
     fn observe_node(&self, node: &Arc<Node>) {
@@ -264,20 +277,27 @@ mod tests {
     use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
     use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
     use k8s_openapi::api::storage::v1::CSIDriver;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use std::os::unix::fs::MetadataExt;
 
-    /// A claim `c` that is bound to a volume of a driver.
-    struct Objects;
+    /// Claims that are bound to volumes of a driver, or of their own names to those of the node that are told.
+    #[derive(Default)]
+    struct Objects {
+        on_node: Value,
+    }
 
     #[async_trait]
     impl ObjectSource for Objects {
-        async fn claim(&self, _: &str, _: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
-            let claim = json!({"metadata": {"name": "c", "uid": "claim"}, "spec": {"volumeName": "pv"},
+        async fn claim(&self, _: &str, name: &str) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+            let volume = if self.on_node.is_null() { "pv" } else { name };
+            let claim = json!({"metadata": {"name": name, "uid": "claim"}, "spec": {"volumeName": volume},
                 "status": {"phase": "Bound"}});
             Ok(Arc::new(serde_json::from_value(claim).expect("a claim")))
         }
-        async fn persistent_volume(&self, _: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
+        async fn persistent_volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
+            if let Some(volume) = self.on_node.get(name) {
+                return Ok(Arc::new(serde_json::from_value(volume.clone()).expect("a volume")));
+            }
             let terms = json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]);
             let spec = json!({"claimRef": {"uid": "claim"}, "csi": {"driver": "d", "volumeHandle": "h"},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}});
@@ -304,9 +324,39 @@ mod tests {
     }
 
     fn manager(root: &Path) -> Arc<Manager> {
+        manager_with(root, Objects::default())
+    }
+
+    fn manager_with(root: &Path, objects: Objects) -> Arc<Manager> {
         let settings = Settings { root_dir: root.to_path_buf(), ..settings() };
         let drivers = Arc::new(Drivers::new(None, "node"));
-        Arc::new(Manager::new(&settings, Arc::new(Objects), drivers, Arc::new(LogSink)))
+        Arc::new(Manager::new(&settings, Arc::new(objects), drivers, Arc::new(LogSink)))
+    }
+
+    #[tokio::test]
+    async fn pods_are_in_the_groups_that_their_volumes_are_for() {
+        let root = tempfile::tempdir().expect("a folder");
+        let groups = [("a", "1000"), ("b", "99"), ("c", "1000"), ("d", "staff"), ("e", "7"), ("unused", "8")];
+        let volume = |(name, group): (&str, &str)| {
+            let spec = json!({"claimRef": {"uid": "claim"}, "hostPath": {"path": root.path()}});
+            let metadata = json!({"name": name, "annotations": {"pv.beta.kubernetes.io/gid": group}});
+            (name.to_owned(), json!({"metadata": metadata, "spec": spec}))
+        };
+        let manager = manager_with(root.path(), Objects { on_node: groups.into_iter().map(volume).collect() });
+        let mounts: Vec<Value> =
+            ["a", "b", "c", "d", "e"].map(|name| json!({"name": name, "mountPath": format!("/{name}")})).into();
+        let volumes: Vec<Value> =
+            groups.map(|(name, _)| json!({"name": name, "persistentVolumeClaim": {"claimName": name}})).into();
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {
+            "securityContext": {"supplementalGroups": [7]},
+            "containers": [{"name": "c", "volumeMounts": mounts}], "volumes": volumes}}))
+            .expect("a pod");
+        assert_eq!(manager.groups(&pod), Vec::<i64>::new(), "nothing is mounted yet");
+        manager.mount(&pod, &PodFacts::default()).await.expect("mounted");
+        assert_eq!(manager.groups(&pod), [99, 1000], "once each, without those that the pod names");
+        manager.unmount("u").await.expect("taken down");
+        assert_eq!(manager.groups(&pod), Vec::<i64>::new());
     }
 
     #[tokio::test]

@@ -155,6 +155,12 @@ pub trait Volumes: Send + Sync {
         std::future::pending().await
     }
 
+    /// Groups that the pod's processes have beside those that it names: its persistent volumes ask for them. Upstream's
+    /// `GetExtraSupplementalGroupsForPod`.
+    fn groups(&self, _pod: &Pod) -> Vec<i64> {
+        Vec::new()
+    }
+
     /// Takes in the node as the API server has it: pods may wait for volumes to be attached to it.
     fn observe_node(&self, _node: &Arc<Node>) {}
 

@@ -46,6 +46,8 @@ pub(super) struct Inner {
     pub(super) claims: Mutex<HashMap<(String, String), (String, VolumeSources)>>,
     /// Names of the persistent volumes of those claims.
     pub(super) names: Mutex<HashMap<(String, String), String>>,
+    /// Groups that those volumes' files are for.
+    pub(super) groups: Mutex<HashMap<(String, String), i64>>,
     pub(super) usage: Mutex<KnownUsage>,
     pub(super) worlds: Worlds,
     /// The node as the API server has it.
@@ -198,6 +200,10 @@ impl Inner {
             let key = (pods::uid(pod).to_owned(), volume.name.clone());
             let name = claimed.claim.metadata.name.clone().unwrap_or_default();
             self.names.lock().insert(key.clone(), claimed.name.clone());
+            match claimed.group.filter(|_| !Use::of(pod, &volume.name).is_none()) {
+                Some(group) => self.groups.lock().insert(key.clone(), group),
+                None => self.groups.lock().remove(&key),
+            };
             self.claims.lock().insert(key, (name, claimed.source.clone()));
         }
         Ok(claimed)

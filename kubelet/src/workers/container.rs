@@ -36,6 +36,8 @@ pub struct Prepared {
     pub image_user: ImageUser,
     /// User namespace of the pod.
     pub users: Option<v1::UserNamespace>,
+    /// Groups that the pod's volumes ask for.
+    pub groups: Vec<i64>,
 }
 
 fn plugin_mount(mount: plugin::Mount) -> v1::Mount {
@@ -183,7 +185,7 @@ pub fn container_config(
     let root = seccomp_root(settings);
     let users = prepared.users.take();
     map_owners(&mut prepared.mounts, users.as_ref());
-    let about = (&prepared.image_user, users);
+    let about = (&prepared.image_user, users, std::mem::take(&mut prepared.groups));
     let context = security::container(pod, container, about, &root, settings.seccomp_default)?;
     let mut all_labels = pod_labels(pod);
     all_labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
@@ -356,6 +358,20 @@ pub(crate) mod tests {
         let context = config.linux.and_then(|linux| linux.security_context).expect("context");
         assert_eq!(context.namespace_options.and_then(|options| options.userns_options), Some(users));
         assert!(context.masked_paths.is_empty() && context.readonly_paths.is_empty(), "procMount");
+    }
+
+    #[test]
+    fn groups_of_volumes_stand_beside_those_of_the_pod() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": [],
+            "securityContext": {"fsGroup": 1, "supplementalGroups": [2]}}}))
+        .expect("pod");
+        let container: Container = serde_json::from_value(json!({"name": "c"})).expect("container");
+        let prepared = Prepared { groups: vec![3], ..Prepared::default() };
+        let config = container_config(&pod, &container, prepared, &MachineInfo::default(), &settings()).expect("made");
+        let context = config.linux.and_then(|linux| linux.security_context).expect("context");
+        assert_eq!(context.supplemental_groups, [1, 2, 3]);
+        // The order of a sandbox is another.
+        assert_eq!(security::sandbox(&pod, None, &[3]).supplemental_groups, [1, 3, 2]);
     }
 
     #[test]

@@ -19,11 +19,12 @@ pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
     ])
 }
 
-/// The sandbox's configuration; `parent` is the pod's cgroup, `users` its user namespace.
+/// The sandbox's configuration; `parent` is the pod's cgroup, `users` its user namespace, and `groups` those that its volumes
+/// ask for.
 pub fn sandbox_config(
     pod: &Pod,
     attempt: u32,
-    (parent, users): (&str, Option<v1::UserNamespace>),
+    (parent, users, groups): (&str, Option<v1::UserNamespace>, Vec<i64>),
     settings: &Settings,
     host: &Resolver,
 ) -> v1::PodSandboxConfig {
@@ -57,7 +58,7 @@ pub fn sandbox_config(
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: parent.to_owned(),
-            security_context: Some(security::sandbox(pod, users)),
+            security_context: Some(security::sandbox(pod, users, &groups)),
             sysctls,
             overhead: Some(overhead),
             resources: Some(pod_resources),
@@ -114,7 +115,8 @@ mod tests {
         }}))
         .expect("pod");
         let settings = crate::workers::container::tests::settings();
-        let linux = sandbox_config(&pod, 0, ("/x", None), &settings, &Resolver::default()).linux.expect("linux");
+        let linux =
+            sandbox_config(&pod, 0, ("/x", None, Vec::new()), &settings, &Resolver::default()).linux.expect("linux");
         let memory = |part: Option<v1::LinuxContainerResources>| part.map(|part| part.memory_limit_in_bytes);
         assert_eq!((memory(linux.overhead), memory(linux.resources)), (Some(1 << 20), Some(10 << 20)));
     }

@@ -91,9 +91,10 @@ pub fn namespaces(pod: &Pod, users: Option<v1::UserNamespace>) -> v1::NamespaceO
     }
 }
 
-fn groups(context: Option<&PodSecurityContext>) -> Vec<i64> {
-    let Some(context) = context else { return Vec::new() };
-    context.fs_group.iter().copied().chain(context.supplemental_groups.iter().flatten().copied()).collect()
+/// Groups that the pod names for its volumes, and those that it names beside.
+fn groups(context: Option<&PodSecurityContext>) -> [Vec<i64>; 2] {
+    let Some(context) = context else { return Default::default() };
+    [context.fs_group.into_iter().collect(), context.supplemental_groups.clone().unwrap_or_default()]
 }
 
 fn groups_policy(context: Option<&PodSecurityContext>) -> i32 {
@@ -101,8 +102,8 @@ fn groups_policy(context: Option<&PodSecurityContext>) -> i32 {
     if strict { v1::SupplementalGroupsPolicy::Strict.into() } else { v1::SupplementalGroupsPolicy::Merge.into() }
 }
 
-/// The sandbox's security context.
-pub fn sandbox(pod: &Pod, users: Option<v1::UserNamespace>) -> v1::LinuxSandboxSecurityContext {
+/// The sandbox's security context; `of_volumes` are groups that its volumes ask for.
+pub fn sandbox(pod: &Pod, users: Option<v1::UserNamespace>, of_volumes: &[i64]) -> v1::LinuxSandboxSecurityContext {
     let spec = pod.spec.as_ref();
     let context = spec.and_then(|s| s.security_context.as_ref());
     let privileged = spec.is_some_and(|s| {
@@ -111,13 +112,14 @@ pub fn sandbox(pod: &Pod, users: Option<v1::UserNamespace>) -> v1::LinuxSandboxS
             .chain(s.init_containers.iter().flatten())
             .any(|c| c.security_context.as_ref().and_then(|s| s.privileged).unwrap_or(false))
     });
+    let [own, named] = groups(context);
     v1::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(pod, users)),
         privileged,
         seccomp: Some(profile(v1::security_profile::ProfileType::RuntimeDefault, String::new())),
         run_as_user: context.and_then(|c| c.run_as_user).map(int),
         run_as_group: context.and_then(|c| c.run_as_group).map(int),
-        supplemental_groups: groups(context),
+        supplemental_groups: [own, of_volumes.to_vec(), named].concat(),
         supplemental_groups_policy: groups_policy(context),
         selinux_options: context.and_then(|c| c.se_linux_options.as_ref()).map(selinux),
         ..v1::LinuxSandboxSecurityContext::default()
@@ -147,11 +149,11 @@ fn breaks_non_root(user: Option<i64>, image: &ImageUser) -> Option<String> {
     }
 }
 
-/// A container's security context; an error is `CreateContainerConfigError`'s text.
+/// A container's security context, with the groups that its pod's volumes ask for; an error is `CreateContainerConfigError`'s text.
 pub fn container(
     pod: &Pod,
     container: &Container,
-    (image, users): (&ImageUser, Option<v1::UserNamespace>),
+    (image, users, of_volumes): (&ImageUser, Option<v1::UserNamespace>, Vec<i64>),
     seccomp_root: &str,
     seccomp_default: bool,
 ) -> Result<v1::LinuxContainerSecurityContext, String> {
@@ -170,6 +172,7 @@ pub fn container(
     masked_paths.push(MASKED_POWERCAP.to_owned());
     let no_new_privs = own.allow_privilege_escalation == Some(false);
     let chosen = own.seccomp_profile.as_ref().or_else(|| context.and_then(|c| c.seccomp_profile.as_ref()));
+    let named_groups = groups(context).concat();
     let (run_as_user, run_as_username) = match (user, image.uid, image.name.is_empty()) {
         (Some(user), _, _) => (Some(int(user)), String::new()),
         (None, Some(uid), _) => (Some(int(uid)), String::new()),
@@ -193,7 +196,7 @@ pub fn container(
         run_as_username,
         run_as_group: group.map(int),
         readonly_rootfs: own.read_only_root_filesystem.unwrap_or(false),
-        supplemental_groups: groups(context),
+        supplemental_groups: [named_groups, of_volumes].concat(),
         supplemental_groups_policy: groups_policy(context),
         no_new_privs,
         masked_paths: if unmasked { Vec::new() } else { masked_paths },

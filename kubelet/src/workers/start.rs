@@ -55,7 +55,8 @@ pub async fn sandbox(cx: &WorkerContext, pod: &Pod, attempt: u32) -> Result<Stri
     let parent = cx.cgroups.pod_parent(pod);
     let handler = runtime_handler(cx, pod).await?;
     let users = users(cx, pod, &handler)?;
-    let config = sandbox_config(pod, attempt, (&parent, users), &cx.settings, &host_resolver(cx).await);
+    let about = (parent.as_str(), users, cx.volumes.groups(pod));
+    let config = sandbox_config(pod, attempt, about, &cx.settings, &host_resolver(cx).await);
     let begun = Instant::now();
     let made = cx.runtime.run_sandbox(config, &handler).await;
     metrics::sandbox(&handler, begun.elapsed(), made.is_err());
@@ -114,7 +115,8 @@ impl Start<'_> {
         let config_error = |message: String| self.failed(name, "CreateContainerConfigError", message);
         let users = users(cx, pod, &self.sandbox.handler).map_err(config_error)?;
         let resolver = host_resolver(cx).await;
-        let about = (parent.as_str(), users.clone());
+        let groups = cx.volumes.groups(pod);
+        let about = (parent.as_str(), users.clone(), groups.clone());
         let sandbox_config = sandbox_config(pod, self.sandbox.attempt, about, &cx.settings, &resolver);
         let (runtime, objects, events) = (cx.runtime.as_ref(), cx.objects.as_ref(), cx.events.as_ref());
         let begun = Instant::now();
@@ -138,7 +140,8 @@ impl Start<'_> {
         let granted = cx.claims.of_container(pod, container).map_err(config_error)?;
         let claimed = granted.into_iter().flat_map(|granted| granted.device.cdi_device_ids).collect();
         let devices = block_devices(container, self.volumes).map_err(config_error)?;
-        let prepared = Prepared { attempt, env, mounts, devices, plugins, claimed, image_id, image_user, users };
+        let prepared =
+            Prepared { attempt, env, mounts, devices, plugins, claimed, image_id, image_user, users, groups };
         let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
         if let (Some(cpus), Some(linux)) = (cx.cpus.of_container(pods::uid(pod), name), config.linux.as_mut()) {
             let without_quota = cx.settings.gates.enabled("DisableCPUQuotaWithExclusiveCPUs");
