@@ -13,11 +13,18 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-/// User, role, type and level.
-type Parts = [String; 4];
+/// File with the labels of containers where a distribution packs them for all runtimes.
+const CONTEXTS: &str = "usr/share/containers/selinux/contexts";
+/// Failure to read a label that has fewer than three parts.
+const INVALID: &str = "invalid Label";
 
-/// Label of files that containers may use where the distribution names none.
-const FILES: [&str; 4] = ["system_u", "object_r", "container_file_t", "s0"];
+/// Labels that the distribution gives containers: of their processes, and of the files that those may use. Empty where it
+/// names none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Labels {
+    process: String,
+    file: String,
+}
 
 /// Feature gates of mounts with labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,19 +45,43 @@ enum VolumeLabel {
     Label(String),
     /// Containers that use the volume have different labels.
     Several(BTreeSet<String>),
+    /// The label of a container cannot be told: those of the distribution are damaged.
+    Unknown(String),
+}
+
+/// User, role, type, and level where there is one.
+fn parts(label: &str) -> Option<[&str; 4]> {
+    let mut parts = label.splitn(4, ':');
+    Some([parts.next()?, parts.next()?, parts.next()?, parts.next().unwrap_or_default()])
 }
 
 /// Label of the files of a process with these options; empty where it has none. Upstream's `SELinuxOptionsToFileLabel`: role
 /// and type are those of files.
-fn file_label([user, role, kind, level]: &Parts, options: &SELinuxOptions) -> String {
-    let given = |option: &Option<String>| option.clone().filter(|text| !text.is_empty());
+///
+/// # Errors
+/// The distribution's labels are damaged; upstream's text.
+fn file_label(labels: &Labels, options: &SELinuxOptions) -> Result<String, String> {
+    let given = |option: &'_ Option<String>| option.clone().filter(|text| !text.is_empty());
     let all = [&options.user, &options.role, &options.type_, &options.level];
     if all.iter().all(|option| given(option).is_none()) {
-        return String::new();
+        return Ok(String::new());
     }
-    let user = given(&options.user).unwrap_or_else(|| user.clone());
-    let level = given(&options.level).unwrap_or_else(|| level.clone());
-    format!("{user}:{role}:{kind}:{level}")
+    if labels.process.is_empty() || labels.file.is_empty() {
+        return Ok(labels.file.clone());
+    }
+    let (Some(_), Some([user, role, kind, level])) = (parts(&labels.process), parts(&labels.file)) else {
+        return Err(INVALID.to_owned());
+    };
+    let user = given(&options.user).unwrap_or_else(|| user.to_owned());
+    let level = given(&options.level).unwrap_or_else(|| level.to_owned());
+    Ok(if level.is_empty() { format!("{user}:{role}:{kind}") } else { format!("{user}:{role}:{kind}:{level}") })
+}
+
+/// Options as upstream prints them.
+fn described(options: &SELinuxOptions) -> String {
+    let text = |option: &Option<String>| option.clone().unwrap_or_default();
+    let [user, role, kind, level] = [&options.user, &options.role, &options.type_, &options.level].map(text);
+    format!("&SELinuxOptions{{User:{user},Role:{role},Type:{kind},Level:{level},}}")
 }
 
 /// Options of the containers that use a volume of the pod; those of a container win.
@@ -67,8 +98,16 @@ fn options<'a>(pod: &'a Pod, volume: &str) -> Vec<&'a SELinuxOptions> {
 }
 
 /// Upstream's `GetMountSELinuxLabel`.
-fn find(files: &Parts, gates: Gates, pod: &Pod, volume: &str, is_supported: bool) -> VolumeLabel {
-    let labels: BTreeSet<String> = options(pod, volume).into_iter().map(|options| file_label(files, options)).collect();
+fn find(labels: &Labels, gates: Gates, pod: &Pod, volume: &str, is_supported: bool) -> VolumeLabel {
+    let labels = options(pod, volume).into_iter().map(|options| {
+        file_label(labels, options).map_err(|error| {
+            format!("failed to construct SELinux label from context {:?}: {error}", described(options))
+        })
+    });
+    let labels = match labels.collect::<Result<BTreeSet<String>, String>>() {
+        Ok(labels) => labels,
+        Err(error) => return VolumeLabel::Unknown(error),
+    };
     if labels.len() > 1 {
         return VolumeLabel::Several(labels);
     }
@@ -100,54 +139,84 @@ fn access_mode(volume: &Volume) -> &'static str {
     }
 }
 
-fn count(name: &str, help: &str, labels: &[(&str, &str)]) {
-    let (names, values): (Vec<&str>, Vec<&str>) = labels.iter().copied().unzip();
-    let name = format!("volume_manager_selinux_{name}");
-    gauge(&name, &format!("[ALPHA] {help}"), &names).with_label_values(&values).inc();
+/// Labels that do not fit.
+#[derive(Clone, Copy, Debug)]
+enum Misfit {
+    /// The label of a container cannot be told.
+    Container,
+    /// Containers of a pod that use one volume have different labels.
+    Pod,
+    /// The volume is mounted with another label.
+    Volume,
 }
 
-/// Counts a mismatch as an error, where the pod cannot start for it, or as a warning.
-fn mismatch(is_error: bool, what: &str, labels: &[(&str, &str)]) {
-    let (kind, help) = if is_error {
-        ("errors", "Number of SELinux labels that do not fit together, tries included")
-    } else {
-        ("warnings", "Number of SELinux labels that will not fit together once volumes of all access modes have labels")
-    };
-    count(&format!("{what}_mismatch_{kind}_total"), help, labels);
+impl Misfit {
+    /// Name of what counts it, as an error or as a warning.
+    fn metric(self, is_error: bool) -> &'static str {
+        match (self, is_error) {
+            (Self::Container, true) => "volume_manager_selinux_container_errors_total",
+            (Self::Container, false) => "volume_manager_selinux_container_warnings_total",
+            (Self::Pod, true) => "volume_manager_selinux_pod_context_mismatch_errors_total",
+            (Self::Pod, false) => "volume_manager_selinux_pod_context_mismatch_warnings_total",
+            (Self::Volume, true) => "volume_manager_selinux_volume_context_mismatch_errors_total",
+            (Self::Volume, false) => "volume_manager_selinux_volume_context_mismatch_warnings_total",
+        }
+    }
+
+    /// Counts it as an error, where the pod cannot start for it, or as a warning.
+    fn count(self, is_error: bool, labels: &[(&str, &str)]) {
+        let help = if is_error {
+            "[ALPHA] Number of SELinux labels that do not fit, tries included"
+        } else {
+            "[ALPHA] Number of SELinux labels that will not fit once volumes of all access modes have labels"
+        };
+        count(self.metric(is_error), help, labels);
+    }
+}
+
+fn count(name: &str, help: &str, labels: &[(&str, &str)]) {
+    let (names, values): (Vec<&str>, Vec<&str>) = labels.iter().copied().unzip();
+    gauge(name, help, &names).with_label_values(&values).inc();
 }
 
 /// Labels of a node's volumes.
 #[derive(Default)]
 pub(crate) struct Selinux {
-    /// Label of files; none on a node without SELinux.
-    files: Option<Parts>,
+    /// Labels of containers; none on a node without SELinux.
+    labels: Option<Labels>,
     gates: Gates,
     /// Label that the first pod of a volume wants, and the pods that have it, by uid.
     admitted: Mutex<HashMap<Key, (String, HashSet<String>)>>,
 }
 
-fn parts(label: &str) -> Option<Parts> {
-    let parts: Vec<String> = label.splitn(4, ':').map(str::to_owned).collect();
-    parts.try_into().ok()
-}
+impl Labels {
+    /// Reads `lxc_contexts`: `file = "system_u:object_r:container_file_t:s0"`.
+    fn parse(text: &str) -> Self {
+        let lines = text.lines().map(str::trim).filter(|line| !line.starts_with([';', '#']));
+        let values: HashMap<&str, &str> = lines
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, label)| (name.trim(), label.trim().trim_matches('"')))
+            .collect();
+        let named = |name: &str| values.get(name).copied().unwrap_or_default().to_owned();
+        Self { process: named("process"), file: named("file") }
+    }
 
-/// The label of files in `lxc_contexts`: `file = "system_u:object_r:container_file_t:s0"`.
-fn configured(text: &str) -> Option<Parts> {
-    let values = text.lines().filter_map(|line| line.split_once('='));
-    let mut label = values.filter(|(name, _)| name.trim() == "file").map(|(_, label)| label.trim().trim_matches('"'));
-    label.next_back().and_then(parts)
+    /// The labels of the distribution below a root: one file for all runtimes, or one of the policy.
+    fn of_node(root: &Path) -> Self {
+        let config = fs::read_to_string(root.join("etc/selinux/config")).unwrap_or_default();
+        let policy = config.lines().find_map(|line| line.trim().strip_prefix("SELINUXTYPE=")).unwrap_or("targeted");
+        let of_policy = root.join("etc/selinux").join(policy.trim()).join("contexts/lxc_contexts");
+        let text = fs::read_to_string(root.join(CONTEXTS)).or_else(|_| fs::read_to_string(of_policy));
+        text.as_deref().map(Self::parse).unwrap_or_default()
+    }
 }
 
 impl Selinux {
     /// SELinux as the node has it: not at all, or with the distribution's labels.
     pub(crate) fn of_node(root: &Path, gates: &FeatureGates) -> Self {
         let is_on = root.join("sys/fs/selinux/enforce").exists();
-        let config = fs::read_to_string(root.join("etc/selinux/config")).unwrap_or_default();
-        let policy = config.lines().find_map(|line| line.trim().strip_prefix("SELINUXTYPE=")).unwrap_or("targeted");
-        let contexts = root.join("etc/selinux").join(policy.trim()).join("contexts/lxc_contexts");
-        let files = || fs::read_to_string(contexts).ok().as_deref().and_then(configured);
         Self {
-            files: is_on.then(|| files().unwrap_or_else(|| FILES.map(str::to_owned))),
+            labels: is_on.then(|| Labels::of_node(root)),
             gates: Gates {
                 of_one_pod: gates.enabled("SELinuxMountReadWriteOncePod"),
                 of_any: gates.enabled("SELinuxMount"),
@@ -159,7 +228,7 @@ impl Selinux {
 
     /// Reports whether volumes may have labels on this node.
     pub(super) fn is_on(&self) -> bool {
-        self.files.is_some() && self.gates.of_one_pod
+        self.labels.is_some() && self.gates.of_one_pod
     }
 
     /// The label that a pod's volume is mounted with, if any.
@@ -173,18 +242,22 @@ impl Selinux {
         volume: &Volume,
         driver: Option<&CSIDriver>,
     ) -> Result<Option<String>, String> {
-        let Some(files) = self.files.as_ref().filter(|_| self.gates.of_one_pod) else { return Ok(None) };
+        let Some(labels) = self.labels.as_ref().filter(|_| self.gates.of_one_pod) else { return Ok(None) };
         let is_supported = driver.and_then(|driver| driver.spec.se_linux_mount) == Some(true);
         let is_labelled = may_be_labelled(self.gates, volume);
         let mode = access_mode(volume);
-        let label = match find(files, self.gates, pod, &volume.used_as, is_supported) {
+        let label = match find(labels, self.gates, pod, &volume.used_as, is_supported) {
             VolumeLabel::None => String::new(),
             VolumeLabel::Label(label) => label,
             VolumeLabel::Several(labels) => {
-                mismatch(is_labelled, "pod_context", &[("access_mode", mode)]);
+                Misfit::Pod.count(is_labelled, &[("access_mode", mode)]);
                 let labels: Vec<String> = labels.into_iter().collect();
                 let text = format!("multiple SELinux labels found: {}", labels.join(","));
                 return if is_labelled { Err(text) } else { Ok(None) };
+            }
+            VolumeLabel::Unknown(error) => {
+                Misfit::Container.count(is_labelled, &[("access_mode", mode)]);
+                return if is_labelled { Err(error) } else { Ok(None) };
             }
         };
         let plugin = Plugin::driver(&volume.driver, false).name;
@@ -192,12 +265,13 @@ impl Selinux {
         let mut admitted = self.admitted.lock();
         let (known, users) = admitted.entry(volume.key()).or_insert_with(|| {
             if !label.is_empty() {
-                count("volumes_admitted_total", "Number of volumes that are mounted with a label", &about);
+                let help = "[ALPHA] Number of volumes that are mounted with a label";
+                count("volume_manager_selinux_volumes_admitted_total", help, &about);
             }
             (label.clone(), HashSet::new())
         });
         if is_supported && *known != label {
-            mismatch(is_labelled, "volume_context", &about);
+            Misfit::Volume.count(is_labelled, &about);
             if is_labelled {
                 return Err(format!("conflicting SELinux labels of volume {}: {known:?} and {label:?}", volume.name));
             }
@@ -217,7 +291,9 @@ impl Selinux {
     #[cfg(test)]
     pub(super) fn of_test(of_any: bool) -> Self {
         let gates = Gates { of_one_pod: true, of_any, change_policy: true };
-        Self { files: Some(FILES.map(str::to_owned)), gates, admitted: Mutex::default() }
+        let (process, file) =
+            ("system_u:system_r:container_t:s0".to_owned(), "system_u:object_r:container_file_t:s0".to_owned());
+        Self { labels: Some(Labels { process, file }), gates, admitted: Mutex::default() }
     }
 }
 
@@ -238,13 +314,17 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}, "spec": spec})).expect("a pod")
     }
 
+    fn labels() -> Labels {
+        Selinux::of_test(true).labels.expect("labels")
+    }
+
     fn level(level: &str) -> Value {
         json!({"seLinuxOptions": {"level": level}})
     }
 
     #[test]
     fn files_have_the_level_of_the_processes_that_use_them() {
-        let files = FILES.map(str::to_owned);
+        let labels = labels();
         let gates = Gates { of_one_pod: true, of_any: false, change_policy: true };
         let label = |level: &str| VolumeLabel::Label(format!("system_u:object_r:container_file_t:{level}"));
         let several = ["s0:c1,c2", "s0:c3"].map(|level| format!("system_u:object_r:container_file_t:{level}"));
@@ -261,8 +341,8 @@ mod tests {
             (level(""), vec![json!({})], true, VolumeLabel::None),
         ] {
             let pod = pod(of_pod.clone(), &of_containers);
-            assert_eq!(find(&files, gates, &pod, "v", supported), expected, "{of_pod} {of_containers:?}");
-            assert_eq!(find(&files, gates, &pod, "other", supported), VolumeLabel::None, "no container uses it");
+            assert_eq!(find(&labels, gates, &pod, "v", supported), expected, "{of_pod} {of_containers:?}");
+            assert_eq!(find(&labels, gates, &pod, "other", supported), VolumeLabel::None, "no container uses it");
         }
     }
 
@@ -316,22 +396,74 @@ mod tests {
         assert_eq!(Selinux::default().admit(&both, "c", &alone, Some(&able)), Ok(None), "there is no SELinux");
     }
 
+    fn metric(name: &str, labels: &str) -> u64 {
+        let text = shared::metrics::gather();
+        let sample = format!("volume_manager_selinux_{name}{{{labels}}} ");
+        text.lines().find_map(|line| line.strip_prefix(&sample)?.parse().ok()).unwrap_or(0)
+    }
+
+    #[test]
+    fn labels_that_do_not_fit_are_errors_where_the_volume_would_have_one() {
+        let able = driver(json!({"seLinuxMount": true}));
+        let volume = |mode: &str| {
+            let volume = Volume::persistent(&persistent(json!({"accessModes": [mode]})), false).expect("a volume");
+            volume.used_as("v")
+        };
+        let damaged = |mut selinux: Selinux| {
+            selinux.labels = Some(Labels { process: "a:b:c".to_owned(), file: "nonsense".to_owned() });
+            selinux
+        };
+        let one = pod(level("s0:c1"), &[json!({})]);
+        let two = pod(json!({}), &[level("s0:c1"), level("s0:c2")]);
+        let unknown = "failed to construct SELinux label from context \
+                       \"&SELinuxOptions{User:,Role:,Type:,Level:s0:c1,}\": invalid Label";
+        for (selinux, pod, family, text) in [
+            (damaged(Selinux::of_test(false)), &one, "container", unknown),
+            (Selinux::of_test(false), &two, "pod_context_mismatch", "multiple SELinux labels found: "),
+        ] {
+            for (mode, short, kind) in [("ReadWriteOncePod", "RWOP", "errors"), ("ReadOnlyMany", "ROX", "warnings")] {
+                let name = format!("{family}_{kind}_total");
+                let label = format!("access_mode=\"{short}\"");
+                let before = metric(&name, &label);
+                let admitted = selinux.admit(pod, "u", &volume(mode), Some(&able));
+                match kind {
+                    "errors" => assert!(admitted.clone().is_err_and(|error| error.starts_with(text)), "{admitted:?}"),
+                    _ => assert_eq!(admitted, Ok(None), "{name}"),
+                }
+                assert_eq!(metric(&name, &label), before + 1, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_labels_of_the_distribution_nothing_is_labelled() {
+        let able = driver(json!({"seLinuxMount": true}));
+        let volume = Volume::persistent(&persistent(json!({"accessModes": ["ReadWriteOncePod"]})), false);
+        let volume = volume.expect("a volume").used_as("v");
+        let selinux = Selinux { labels: Some(Labels::default()), ..Selinux::of_test(false) };
+        assert_eq!(selinux.admit(&pod(level("s0:c1"), &[json!({})]), "u", &volume, Some(&able)), Ok(None));
+    }
+
     #[test]
     fn labels_are_those_of_the_distribution() {
         let root = tempfile::tempdir().expect("a folder");
         let gates = FeatureGates::default();
-        assert_eq!(Selinux::of_node(root.path(), &gates).files, None);
+        assert_eq!(Selinux::of_node(root.path(), &gates).labels, None);
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             fs::write(path, text).expect("written");
         };
         write("sys/fs/selinux/enforce", "1");
-        assert_eq!(Selinux::of_node(root.path(), &gates).files, Some(FILES.map(str::to_owned)));
+        assert_eq!(Selinux::of_node(root.path(), &gates).labels, Some(Labels::default()), "it names none");
         write("etc/selinux/config", "SELINUX=enforcing\nSELINUXTYPE=mls\n");
-        let contexts = "process = \"system_u:system_r:container_t:s0\"\nfile = \"system_u:object_r:svirt_t:s0-s15\"\n";
+        let contexts = "process = \"system_u:system_r:container_t:s0\"\n# file = \"old\"\nfile = \"system_u:object_r:svirt_t:s0-s15\"\n";
         write("etc/selinux/mls/contexts/lxc_contexts", contexts);
-        let expected = ["system_u", "object_r", "svirt_t", "s0-s15"].map(str::to_owned);
-        assert_eq!(Selinux::of_node(root.path(), &gates).files, Some(expected));
+        let expected = |process: &str, file: &str| Some(Labels { process: process.to_owned(), file: file.to_owned() });
+        let of_policy = expected("system_u:system_r:container_t:s0", "system_u:object_r:svirt_t:s0-s15");
+        assert_eq!(Selinux::of_node(root.path(), &gates).labels, of_policy);
+        // What containers' own package says counts more.
+        write(CONTEXTS, "process = \"a:b:c:s0\"\nfile = \"d:e:f:s0\"\n");
+        assert_eq!(Selinux::of_node(root.path(), &gates).labels, expected("a:b:c:s0", "d:e:f:s0"));
     }
 }
