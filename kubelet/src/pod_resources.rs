@@ -4,7 +4,7 @@
 use crate::cpus::CpuSet;
 use crate::devices::{Devices, GrantedDevice};
 use crate::memory::Block;
-use crate::plugins;
+use crate::plugins::{self, metrics::PodResourcesQuestion};
 use crate::pods;
 use crate::resource_claims;
 use crate::workers::manager::Manager;
@@ -97,7 +97,7 @@ fn resources(
 }
 
 /// Counts a question, and answers it.
-fn counted<T>(question: &str, outcome: Result<T, Status>) -> Result<Response<T>, Status> {
+fn counted<T>(question: PodResourcesQuestion, outcome: Result<T, Status>) -> Result<Response<T>, Status> {
     plugins::metrics::pod_resources(question, &outcome);
     outcome.map(Response::new)
 }
@@ -128,7 +128,7 @@ impl PodResourcesLister for Service {
         let with_ended = !self.manager.context().settings.gates.enabled("KubeletPodResourcesListUseActivePods");
         let active = pods.iter().filter(|pod| with_ended || !is_pod_terminal(pod));
         let pod_resources = active.map(|pod| self.of(pod)).collect();
-        counted("list", Ok(v1::ListPodResourcesResponse { pod_resources }))
+        counted(PodResourcesQuestion::List, Ok(v1::ListPodResourcesResponse { pod_resources }))
     }
 
     async fn get_allocatable_resources(
@@ -139,7 +139,7 @@ impl PodResourcesLister for Service {
         let cpus = self.manager.context().cpus.allocatable();
         let cpu_ids = cpus.iter().flat_map(CpuSet::ids).map(i64::from).collect();
         let memory = self.manager.context().memory.allocatable().into_iter().map(memory_of).collect();
-        counted("get_allocatable", Ok(v1::AllocatableResourcesResponse { devices, cpu_ids, memory }))
+        counted(PodResourcesQuestion::Allocatable, Ok(v1::AllocatableResourcesResponse { devices, cpu_ids, memory }))
     }
 
     async fn get(
@@ -147,14 +147,17 @@ impl PodResourcesLister for Service {
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
         if !self.manager.context().settings.gates.enabled("KubeletPodResourcesGet") {
-            return counted("get", Err(Status::unknown("PodResources API Get method disabled")));
+            return counted(PodResourcesQuestion::Get, Err(Status::unknown("PodResources API Get method disabled")));
         }
         let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let pods = self.manager.pods();
         let found = pods.iter().find(|pod| pods::name(pod) == pod_name && pods::namespace(pod) == pod_namespace);
         let missing = || Status::unknown(format!("pod {pod_name} in namespace {pod_namespace} not found"));
         let pod_resources = found.map(|pod| Some(self.of(pod))).ok_or_else(missing);
-        counted("get", pod_resources.map(|pod_resources| v1::GetPodResourcesResponse { pod_resources }))
+        counted(
+            PodResourcesQuestion::Get,
+            pod_resources.map(|pod_resources| v1::GetPodResourcesResponse { pod_resources }),
+        )
     }
 }
 

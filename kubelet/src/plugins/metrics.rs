@@ -113,19 +113,41 @@ pub fn device_allocation(resource: &str, begun: Instant) {
     allocations.with_label_values(&[resource]).observe(begun.elapsed().as_secs_f64());
 }
 
-/// Counts a question to the podresources service: `list`, `get_allocatable` or `get`.
-pub fn pod_resources<T>(question: &str, outcome: &Result<T, tonic::Status>) {
-    let count = |name: &str, help: &str| {
-        let name = format!("kubelet_pod_resources_endpoint_{name}");
-        counter(&name, help, &["server_api_version"]).with_label_values(&["v1"]).inc();
-    };
-    count("requests_total", "[ALPHA] Number of requests to the podresources service");
-    count(&format!("requests_{question}"), "[ALPHA] Number of requests to the podresources service, by method");
+/// Questions to the podresources service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodResourcesQuestion {
+    /// `List`.
+    List,
+    /// `GetAllocatableResources`.
+    Allocatable,
+    /// `Get`.
+    Get,
+}
+
+impl PodResourcesQuestion {
+    /// Names of what counts requests and failures.
+    fn metrics(self) -> [&'static str; 2] {
+        match self {
+            Self::List => {
+                ["kubelet_pod_resources_endpoint_requests_list", "kubelet_pod_resources_endpoint_errors_list"]
+            }
+            Self::Allocatable => [
+                "kubelet_pod_resources_endpoint_requests_get_allocatable",
+                "kubelet_pod_resources_endpoint_errors_get_allocatable",
+            ],
+            Self::Get => ["kubelet_pod_resources_endpoint_requests_get", "kubelet_pod_resources_endpoint_errors_get"],
+        }
+    }
+}
+
+/// Counts a question to the podresources service.
+pub fn pod_resources<T>(question: PodResourcesQuestion, outcome: &Result<T, tonic::Status>) {
+    let count = |name: &str, help: &str| counter(name, help, &["server_api_version"]).with_label_values(&["v1"]).inc();
+    let [requests, errors] = question.metrics();
+    count("kubelet_pod_resources_endpoint_requests_total", "[ALPHA] Number of requests to the podresources service");
+    count(requests, "[ALPHA] Number of requests to the podresources service, by method");
     if outcome.is_err() {
-        count(
-            &format!("errors_{question}"),
-            "[ALPHA] Number of failed requests to the podresources service, by method",
-        );
+        count(errors, "[ALPHA] Number of failed requests to the podresources service, by method");
     }
 }
 
@@ -172,13 +194,15 @@ mod tests {
         let failed: Result<(), _> = Err(tonic::Status::unavailable("away"));
         csi_call(("metrics.test", false), "/csi.v1.Node/NodeStageVolume", Instant::now(), &failed);
         claims::<(), ()>("PrepareResources", Instant::now(), &Err(()));
-        pod_resources("get", &failed);
+        pod_resources(PodResourcesQuestion::Get, &failed);
+        pod_resources(PodResourcesQuestion::Allocatable, &Ok(()));
         let text = shared::metrics::gather();
         for wanted in [
             "csi_operations_seconds_count{driver_name=\"metrics.test\",grpc_status_code=\"OK\"",
             "csi_operations_seconds_count{driver_name=\"metrics.test\",grpc_status_code=\"Unavailable\"",
             "dra_operations_duration_seconds_count{is_error=\"true\",operation_name=\"PrepareResources\"}",
             "kubelet_pod_resources_endpoint_errors_get{server_api_version=\"v1\"}",
+            "kubelet_pod_resources_endpoint_requests_get_allocatable{server_api_version=\"v1\"}",
         ] {
             assert!(text.contains(wanted), "{wanted}");
         }

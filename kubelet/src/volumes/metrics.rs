@@ -195,16 +195,25 @@ pub(super) fn reconstructed(pods: &Path, unknown: usize) {
     count("reconstruct_volume_operations_total", help, found);
     let help = "[ALPHA] Number of volumes on the disk that could not be told when the kubelet started";
     count("reconstruct_volume_operations_errors_total", help, u32::try_from(unknown).unwrap_or(u32::MAX));
+    // Shown before anything was counted, as upstream's are.
+    cleaned();
+}
+
+/// Volumes that were taken down though they could not be told from the disk, and those of them for which that failed.
+fn cleaned() -> [shared::metrics::Counter; 2] {
+    let counter = |name: &str, help: &str| counter(name, help, &[]).with_label_values(&[] as &[&str]);
+    let help = "[ALPHA] Number of volumes that were taken down though they could not be told from the disk";
+    let all = counter("force_cleaned_failed_volume_operations_total", help);
+    let help = "[ALPHA] Number of failures to take down volumes that could not be told from the disk";
+    [all, counter("force_cleaned_failed_volume_operation_errors_total", help)]
 }
 
 /// Counts a volume that could not be told and is taken down all the same.
 pub(crate) fn force_cleaned(failed: bool) {
-    let count = |name: &str, help: &str| counter(name, help, &[]).with_label_values(&[] as &[&str]).inc();
-    let help = "[ALPHA] Number of volumes that were taken down though they could not be told from the disk";
-    count("force_cleaned_failed_volume_operations_total", help);
+    let [all, failures] = cleaned();
+    all.inc();
     if failed {
-        let help = "[ALPHA] Number of failures to take down volumes that could not be told from the disk";
-        count("force_cleaned_failed_volume_operation_errors_total", help);
+        failures.inc();
     }
 }
 
@@ -237,6 +246,22 @@ mod tests {
         worlds.lose("u");
         let text = shared::metrics::gather();
         assert!(!text.contains("csi:worlds.test") && !text.contains("worlds-test"), "{text}");
+    }
+
+    #[test]
+    fn volumes_that_cannot_be_told_are_counted_from_the_start() {
+        reconstructed(Path::new("/nonexistent"), 0);
+        let counted = |name: &str| -> Option<f64> {
+            let text = shared::metrics::gather();
+            let mut lines = text.lines();
+            lines
+                .find_map(|line| line.strip_prefix(&format!("force_cleaned_failed_volume_{name}_total "))?.parse().ok())
+        };
+        let before = ["operations", "operation_errors"].map(|name| counted(name).expect("shown"));
+        force_cleaned(false);
+        force_cleaned(true);
+        let after = ["operations", "operation_errors"].map(|name| counted(name).expect("shown"));
+        assert!(after[0] >= before[0] + 2.0 && after[1] >= before[1] + 1.0, "{before:?} {after:?}");
     }
 
     #[test]
