@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::UnixListener;
+use tokio::sync::Notify;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Request, Response, Status};
 
@@ -21,12 +22,26 @@ pub(super) struct Fault {
     pub works: bool,
 }
 
+/// An end of a call other than a good one. The driver has done its work all the same, or has not.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mishap {
+    /// The driver answers so.
+    Answers { code: Code, works: bool },
+    /// The kubelet is killed before it has an answer.
+    KubeletDies { works: bool },
+}
+
 /// State of the driver.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// `stage h`, `publish h u`, `unpublish h u`, `unstage h`.
     pub calls: Vec<String>,
     pub faults: VecDeque<Fault>,
+    /// An end of the call of this number, counted from nought.
+    pub mishap: Option<(usize, Mishap)>,
+    made: usize,
+    /// Times that the driver was asked about the node.
+    pub asked: usize,
     pub staged: BTreeSet<String>,
     /// Targets by volume.
     pub published: BTreeMap<String, BTreeSet<String>>,
@@ -45,6 +60,20 @@ impl State {
         std::mem::take(&mut self.calls)
     }
 
+    /// The end of a call: that of its number, or the first that waits for a call of its name.
+    fn mishap(&mut self, name: &str, number: usize) -> Option<Mishap> {
+        if let Some((_, mishap)) = self.mishap.take_if(|(at, _)| *at <= number) {
+            return Some(mishap);
+        }
+        let at = self.faults.iter().position(|fault| fault.call == name)?;
+        self.faults.remove(at).map(|Fault { code, works, .. }| Mishap::Answers { code, works })
+    }
+
+    /// Lets the next call, or the one after so many more, end so.
+    pub(super) fn end_next(&mut self, more: usize, mishap: Mishap) {
+        self.mishap = Some((self.made + more, mishap));
+    }
+
     fn forbid(&mut self, is_forbidden: bool, what: String) {
         if is_forbidden {
             self.violations.push(what);
@@ -56,6 +85,8 @@ impl State {
 #[derive(Clone)]
 pub(super) struct Fake {
     pub state: Arc<Mutex<State>>,
+    /// Told when the kubelet is to die.
+    pub death: Arc<Notify>,
     capabilities: Vec<Capability>,
 }
 
@@ -85,7 +116,7 @@ fn user(target: &str) -> String {
 
 impl Fake {
     pub(super) fn new(capabilities: &[Capability]) -> Self {
-        Self { state: Arc::default(), capabilities: capabilities.to_vec() }
+        Self { state: Arc::default(), death: Arc::default(), capabilities: capabilities.to_vec() }
     }
 
     /// Serves a socket until the task is dropped.
@@ -107,21 +138,34 @@ impl Fake {
         work: impl FnOnce(&mut State),
         answer: T,
     ) -> Result<Response<T>, Status> {
-        {
+        let number = {
             let mut state = self.state.lock();
             let overlaps = !state.busy.insert(handle.to_owned());
             state.forbid(overlaps, format!("{text} while another call for the volume is made"));
             state.calls.push(text);
-        }
+            state.made += 1;
+            state.made - 1
+        };
         tokio::task::yield_now().await;
-        let mut state = self.state.lock();
-        state.busy.remove(handle);
-        let fault = state.faults.iter().position(|fault| fault.call == name).and_then(|at| state.faults.remove(at));
-        if fault.is_none_or(|fault| fault.works) {
-            work(&mut state);
-        }
-        match fault {
-            Some(fault) => Err(Status::new(fault.code, "injected")),
+        let mishap = {
+            let mut state = self.state.lock();
+            state.busy.remove(handle);
+            let mishap = state.mishap(name, number);
+            let works = match mishap {
+                Some(Mishap::Answers { works, .. } | Mishap::KubeletDies { works }) => works,
+                None => true,
+            };
+            if works {
+                work(&mut state);
+            }
+            mishap
+        };
+        match mishap {
+            Some(Mishap::Answers { code, .. }) => Err(Status::new(code, "injected")),
+            Some(Mishap::KubeletDies { .. }) => {
+                self.death.notify_one();
+                std::future::pending().await
+            }
             None => Ok(Response::new(answer)),
         }
     }
@@ -253,6 +297,96 @@ impl Node for Fake {
     }
 
     async fn node_get_info(&self, _: Request<v1::NodeGetInfoRequest>) -> Answer<v1::NodeGetInfoResponse> {
+        self.state.lock().asked += 1;
         Ok(Response::new(v1::NodeGetInfoResponse { node_id: "n1".to_owned(), ..Default::default() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A driver that stages, below a folder.
+    struct Calls {
+        root: tempfile::TempDir,
+        fake: Fake,
+    }
+
+    impl Calls {
+        fn new() -> Self {
+            let calls = Self {
+                root: tempfile::tempdir().expect("a folder"),
+                fake: Fake::new(&[Capability::StageUnstageVolume]),
+            };
+            fs::create_dir_all(calls.staging()).expect("a folder");
+            calls
+        }
+
+        fn staging(&self) -> String {
+            self.root.path().join("staging").display().to_string()
+        }
+
+        fn target(&self, uid: &str) -> String {
+            self.root.path().join("pods").join(uid).join("mount").display().to_string()
+        }
+
+        async fn stage(&self) {
+            let staging_target_path = self.staging();
+            let call =
+                v1::NodeStageVolumeRequest { volume_id: "h".to_owned(), staging_target_path, ..Default::default() };
+            self.fake.node_stage_volume(Request::new(call)).await.expect("staged");
+        }
+
+        async fn publish(&self, uid: &str) {
+            let target_path = self.target(uid);
+            let call = v1::NodePublishVolumeRequest { volume_id: "h".to_owned(), target_path, ..Default::default() };
+            self.fake.node_publish_volume(Request::new(call)).await.expect("published");
+        }
+
+        async fn unpublish(&self, uid: &str) {
+            let call = v1::NodeUnpublishVolumeRequest { volume_id: "h".to_owned(), target_path: self.target(uid) };
+            self.fake.node_unpublish_volume(Request::new(call)).await.expect("unpublished");
+        }
+
+        async fn unstage(&self) {
+            let call = v1::NodeUnstageVolumeRequest { volume_id: "h".to_owned(), staging_target_path: self.staging() };
+            self.fake.node_unstage_volume(Request::new(call)).await.expect("unstaged");
+        }
+
+        fn violations(&self) -> Vec<String> {
+            std::mem::take(&mut self.fake.state.lock().violations)
+        }
+    }
+
+    #[tokio::test]
+    async fn every_forbidden_call_is_told() {
+        let calls = Calls::new();
+        calls.publish("a").await;
+        assert_eq!(calls.violations(), ["publish h before stage"]);
+        calls.stage().await;
+        calls.unstage().await;
+        assert_eq!(calls.violations(), ["unstage h before the last unpublish"]);
+        calls.stage().await;
+        calls.fake.state.lock().exclusive.insert("h".to_owned());
+        calls.publish("b").await;
+        assert_eq!(calls.violations(), ["publish h for two pods"]);
+        calls.unpublish("b").await;
+        assert_eq!(calls.violations(), Vec::<String>::new());
+        fs::remove_file(Path::new(&calls.target("a")).join(CONTENT)).expect("deleted");
+        calls.unpublish("a").await;
+        assert_eq!(calls.violations(), ["delete through the mount of h"]);
+        calls.publish("a").await;
+        crate::trees::remove(calls.target("a").as_ref()).expect("deleted");
+        calls.unpublish("a").await;
+        assert_eq!(calls.violations(), ["delete of the mount of h"]);
+        fs::remove_file(Path::new(&calls.staging()).join(CONTENT)).expect("deleted");
+        calls.unstage().await;
+        assert_eq!(calls.violations(), ["delete through the mount of h"]);
+        let call = v1::NodeExpandVolumeRequest { volume_id: "h".to_owned(), ..Default::default() };
+        calls.fake.node_expand_volume(Request::new(call)).await.expect("grown");
+        assert_eq!(calls.violations(), ["expand h before publish"]);
+        crate::trees::remove(calls.staging().as_ref()).expect("gone");
+        tokio::join!(calls.stage(), calls.stage());
+        assert!(calls.violations().contains(&"stage h while another call for the volume is made".to_owned()));
     }
 }

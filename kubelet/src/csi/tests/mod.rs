@@ -1,6 +1,7 @@
-//! Sequences of calls that drivers see, with failures at each of them.
+//! Sequences of calls that drivers see.
 
 mod fake;
+mod lives;
 
 use super::operations::{Csi, VolumeGroup};
 use super::v1::node_service_capability::rpc::Type as Capability;
@@ -30,11 +31,14 @@ use tonic::Code;
 struct Objects {
     driver: Option<CSIDriver>,
     is_away: AtomicBool,
+    /// Status of all attachments.
+    attachment: Value,
 }
 
 impl Objects {
     fn new(driver: Option<CSIDriver>) -> Self {
-        Self { driver, is_away: AtomicBool::new(false) }
+        let attachment = json!({"attached": true, "attachmentMetadata": {"lun": "7"}});
+        Self { driver, is_away: AtomicBool::new(false), attachment }
     }
 }
 
@@ -52,8 +56,7 @@ impl ObjectSource for Objects {
     }
     async fn volume_attachment(&self, _: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {
         let spec = json!({"attacher": "d", "nodeName": "node", "source": {"persistentVolumeName": "pv"}});
-        let status = json!({"attached": true, "attachmentMetadata": {"lun": "7"}});
-        let attachment = json!({"metadata": {"name": "a"}, "spec": spec, "status": status});
+        let attachment = json!({"metadata": {"name": "a"}, "spec": spec, "status": self.attachment});
         Ok(Arc::new(serde_json::from_value(attachment).expect("an attachment")))
     }
     async fn token(&self, _: &Pod, spec: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {
@@ -469,6 +472,39 @@ async fn a_volume_waits_until_the_node_says_that_it_is_attached() {
 }
 
 #[tokio::test]
+async fn a_node_with_as_many_volumes_as_it_can_have_says_so_and_asks_how_many() {
+    const NO_ROOM: Option<i32> = Some(8);
+    for (code, gate, period, is_full) in [
+        (NO_ROOM, true, Some(60), true),
+        // The attacher does not say why, or for another reason.
+        (None, true, Some(60), false),
+        (Some(13), true, Some(60), false),
+        // The driver's number does not change.
+        (NO_ROOM, true, None, false),
+        (NO_ROOM, false, Some(60), false),
+    ] {
+        let mut setup = Setup::new(&ALL, None).await;
+        let object = driver(json!({"nodeAllocatableUpdatePeriodSeconds": period}));
+        let attachment = json!({"attached": false, "attachError": {"message": "no room", "errorCode": code}});
+        setup.objects = Arc::new(Objects { attachment, ..Objects::new(Some(object)) });
+        setup.drivers = Arc::new(Drivers::new(None, "node").with_changing_counts(gate));
+        setup.csi = csi(&setup.root, &setup.objects, &setup.drivers);
+        setup.register().await;
+        let asked = setup.fake.state.lock().asked;
+        let text = "no room".to_owned();
+        let expected = if is_full { VolumeFailure::Exhausted(text) } else { VolumeFailure::Attach(text) };
+        assert_eq!(
+            setup.mount("a", &volume(json!({}))).await.expect_err("no room"),
+            expected,
+            "{code:?} {gate} {period:?}"
+        );
+        let asked = setup.fake.state.lock().asked - asked;
+        assert_eq!(asked, usize::from(is_full), "{code:?} {gate} {period:?}");
+        assert_eq!(setup.calls(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
 async fn a_volume_is_mounted_with_the_label_of_its_pod() {
     let mut setup = Setup::new(&ALL, Some(json!({"seLinuxMount": true}))).await;
     setup.csi = csi(&setup.root, &setup.objects, &setup.drivers).with_selinux(Selinux::of_test(false));
@@ -510,64 +546,4 @@ async fn a_volume_is_mounted_with_the_label_of_its_pod() {
     let record = std::fs::read_to_string(setup.root.path().join("pods/b/volumes/kubernetes.io~csi/pv/vol_data.json"));
     let expected = "\"seLinuxMountContext\":\"system_u:object_r:container_file_t:s0:c3\"";
     assert!(record.expect("a record").contains(expected));
-}
-
-/// A little generator: the sequence of a seed is always the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("a number") % bound
-    }
-}
-
-#[tokio::test]
-async fn no_seed_leads_to_a_forbidden_call_or_leaves_anything() {
-    const CODES: [Code; 5] = [Code::Internal, Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::NotFound];
-    /// Codes after which the work may have been done.
-    const UNKNOWN: [Code; 3] = [Code::Unavailable, Code::DeadlineExceeded, Code::Aborted];
-    const CALLS: [&str; 4] = ["stage", "publish", "unpublish", "unstage"];
-    for seed in 0..40 {
-        let mut random = Random(seed);
-        let mut setup = Setup::new(&ALL, None).await;
-        let change = |index: usize| {
-            let csi = json!({"driver": "d", "volumeHandle": format!("h{index}")});
-            let mode = if index == 1 { "ReadWriteOncePod" } else { "ReadWriteMany" };
-            json!({"csi": csi, "accessModes": [mode], "volumeMode": if index == 2 { "Block" } else { "Filesystem" }})
-        };
-        let volumes: Vec<Volume> =
-            (0..3).map(|index| Volume { name: format!("pv{index}"), ..volume(change(index)) }).collect();
-        setup.fake.state.lock().exclusive.insert("h1".to_owned());
-        let uids = ["a", "b", "c"];
-        for _ in 0..60 {
-            let (uid, other) = (uids[random.below(3)], uids[random.below(3)]);
-            let (one, two) = (&volumes[random.below(3)], &volumes[random.below(3)]);
-            match random.below(13) {
-                0 => setup.restart().await,
-                1 => setup.csi.sweep().await,
-                2 => setup.fail(CALLS[random.below(4)], CODES[random.below(5)], false),
-                3 => setup.fail(CALLS[random.below(4)], UNKNOWN[random.below(3)], true),
-                4 | 5 => drop(setup.csi.unpublish(uid).await),
-                7 => drop(setup.drivers.deregister(&setup.plugin()).await),
-                8 => setup.register().await,
-                9 => drop(setup.objects.is_away.fetch_xor(true, Ordering::Relaxed)),
-                6 => drop(tokio::join!(setup.mount(uid, one), setup.mount(other, two), setup.csi.sweep())),
-                _ => drop(setup.mount(uid, one).await),
-            }
-        }
-        setup.fake.state.lock().faults.clear();
-        setup.objects.is_away.store(false, Ordering::Relaxed);
-        setup.register().await;
-        for uid in uids {
-            setup.unmount(uid).await;
-        }
-        setup.csi.sweep().await;
-        let state = setup.fake.state.lock();
-        assert_eq!(state.violations, Vec::<String>::new(), "seed {seed}");
-        assert!(state.staged.is_empty(), "seed {seed}: {:?}", state.staged);
-        assert!(state.published.values().all(|targets| targets.is_empty()), "seed {seed}: {:?}", state.published);
-        drop(state);
-        assert_eq!(setup.csi.in_use(), Vec::<String>::new(), "seed {seed}");
-    }
 }

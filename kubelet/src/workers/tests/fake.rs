@@ -231,11 +231,16 @@ impl FakeRuntime {
 struct FakeVolumes {
     log: Arc<Log>,
     unmounts: Arc<Semaphore>,
+    /// The node can have no more volumes.
+    is_full: bool,
 }
 
 #[async_trait]
 impl Volumes for FakeVolumes {
     async fn mount(&self, _: &Pod, _: &PodFacts) -> Result<BTreeMap<String, MountedVolume>, VolumeError> {
+        if self.is_full {
+            return Err(VolumeError::Exhausted { volume: "v".to_owned(), message: "no room".to_owned() });
+        }
         Ok(BTreeMap::new())
     }
     async fn refresh(&self, _: &Pod, _: &PodFacts) -> Result<(), VolumeError> {
@@ -265,10 +270,16 @@ impl Volumes for FakeVolumes {
     }
 }
 
-struct Statuses;
+/// Statuses, of which those of pods that have failed are remembered.
+struct Statuses(Arc<Log>);
 
 impl StatusSink for Statuses {
-    fn set(&self, _: &Arc<Pod>, _: &PodStatus) {}
+    fn set(&self, _: &Arc<Pod>, status: &PodStatus) {
+        if status.phase.as_deref() == Some("Failed") {
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            self.0.add(format!("failed: {}: {}", text(&status.reason), text(&status.message)));
+        }
+    }
     fn reclaimed(&self, _: &Arc<Pod>, _: &PodStatus) {}
     fn mirror(&self, _: &Pod) -> Option<Arc<Pod>> {
         None
@@ -288,6 +299,18 @@ pub(crate) struct FakeNode {
 impl FakeNode {
     pub(crate) fn at(root: &Path) -> Self {
         Self::with(root, |_| {})
+    }
+
+    /// A node that can have no more volumes.
+    pub(super) fn without_room(root: &Path) -> Self {
+        let log = Arc::<Log>::default();
+        let volumes = FakeVolumes { log: Arc::clone(&log), unmounts: Arc::new(Semaphore::new(1)), is_full: true };
+        let mut node = Self::with(root, |cx| {
+            cx.volumes = Arc::new(volumes);
+            cx.statuses = Arc::new(Statuses(Arc::clone(&log)));
+        });
+        node.log = log;
+        node
     }
 
     /// A node that differs in something.
@@ -322,7 +345,7 @@ impl FakeNode {
         let memory = MemoryManager::new(root, &nodes, &memory).expect("a policy");
         let exec: Arc<dyn Exec> = Arc::<FakeRuntime>::clone(&runtime);
         let (prober, _) = probes::Manager::new(Arc::clone(&exec), Arc::new(LogSink));
-        let volumes = FakeVolumes { log: Arc::clone(&log), unmounts: Arc::clone(&unmounts) };
+        let volumes = FakeVolumes { log: Arc::clone(&log), unmounts: Arc::clone(&unmounts), is_full: false };
         let mut cx = WorkerContext {
             runtime: Arc::<FakeRuntime>::clone(&runtime),
             machine: resources::machine_info(root),
@@ -340,7 +363,7 @@ impl FakeNode {
             objects: Arc::new(Standalone),
             services: Arc::new(NoServices),
             events: Arc::new(LogSink),
-            statuses: Arc::new(Statuses),
+            statuses: Arc::new(Statuses(Arc::clone(&log))),
             node: ArcSwap::from_pointee(NodeState::default()),
             tracer: Tracer::default(),
             settings,

@@ -120,6 +120,21 @@ async fn folders_that_cannot_be_made_are_told_as_a_failure() {
     worker.await.expect("ended");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_volumes_the_node_has_no_room_for_fails() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::without_room(root.path());
+    node.runtime.break_sandbox();
+    let mailbox = Arc::new(Mailbox::new(pod(None)));
+    let token = CancellationToken::new();
+    let worker = tokio::spawn(Worker::new(Arc::clone(&node.cx), Arc::clone(&mailbox)).run(token.clone()));
+    let status = "failed: VolumeAttachmentLimitExceeded: Node has reached its volume attachment limit, rejecting pod. \
+                  unmounted volumes=[v], unattached volumes=[v], failed to process volumes=[]: no room";
+    timely("the failure", node.log.until(status)).await;
+    token.cancel();
+    worker.await.expect("ended");
+}
+
 /// A node whose runtime has user namespaces, or has not.
 fn with_user_namespaces(root: &std::path::Path, is_able: bool) -> FakeNode {
     FakeNode::with(root, |cx| {
