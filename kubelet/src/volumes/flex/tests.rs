@@ -188,6 +188,56 @@ async fn volumes_grow_by_their_driver_or_by_the_programs_of_their_file_system() 
 }
 
 #[tokio::test]
+async fn claims_tell_how_far_a_volume_has_grown_and_recover() {
+    use crate::events::tests::Recorded;
+    use crate::volumes::growth::{Grower, GrowthRequest, tests::Stored};
+    // The driver has no room for two gibibytes, and does as it is told where it may find some.
+    let node = Node::new(false, &[]);
+    let program = node.folder.path().join("exec/vendor~disk/disk");
+    let room = node.folder.path().join("room");
+    let script = format!(
+        "#!/bin/sh\nif [ $1 = expandfs ] && [ ! -e {} ]; then echo '{{\"status\": \"Failure\", \"message\": \"no room\"}}'; \
+         else echo '{{\"status\": \"Success\"}}'; fi\n",
+        room.display()
+    );
+    write(&program, &script);
+    node.mount("u").await.expect("mounted");
+    let growing = json!({"capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "2Gi"},
+        "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
+    let stored = Arc::new(Stored(Mutex::new(json!({"metadata": {"name": "c"}, "status": growing,
+        "spec": {"resources": {"requests": {"storage": "2Gi"}}}}))));
+    let objects: Arc<dyn crate::objects::ObjectSource> = stored.clone();
+    let grower = Grower::new(objects, Arc::new(Recorded::default()));
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}})).expect("a pod");
+    let state = || stored.0.lock()["status"]["allocatedResourceStatuses"]["storage"].clone();
+    let grow = async |size: &'static str| {
+        let claim = serde_json::from_value(stored.0.lock().clone()).expect("a claim");
+        let request =
+            GrowthRequest { pod: &pod, claim: &claim, volume: "v", unique: "vendor/disk/v", size, is_read_only: false };
+        grower.grow(request, async |sizes| node.flex.expand("u", &volume(json!({})), sizes).await).await
+    };
+    let text = "expandfs command failed, status: Failure, reason: no room";
+    assert_eq!(grow("2Gi").await, Err(text.to_owned()));
+    assert_eq!(state(), "NodeResizeInProgress", "it is tried again");
+    assert_eq!(stored.0.lock()["status"]["conditions"][0]["type"], "NodeResizeError");
+    // The user asks for less, which the node tells the resizer to decide.
+    stored.0.lock()["spec"]["resources"]["requests"]["storage"] = json!("1536Mi");
+    assert_eq!(grow("2Gi").await, Err(text.to_owned()));
+    assert_eq!(state(), "NodeResizeInfeasible");
+    assert_eq!(grow("2Gi").await, Ok(()), "nothing is to be done here");
+    // The resizer lets it grow by less, and there is room for that.
+    {
+        let mut stored = stored.0.lock();
+        stored["status"]["allocatedResources"]["storage"] = json!("1536Mi");
+        stored["status"]["allocatedResourceStatuses"]["storage"] = json!("NodeResizePending");
+    }
+    write(&room, "");
+    assert_eq!(grow("1536Mi").await, Ok(()));
+    assert_eq!(stored.0.lock()["status"]["capacity"]["storage"], "1536Mi");
+    assert_eq!((state(), stored.0.lock()["status"]["conditions"].clone()), (Value::Null, Value::Null));
+}
+
+#[tokio::test]
 async fn failures_are_told_and_leave_nothing_behind() {
     let failure = r#"{"status": "Failure", "message": "no disk"}"#;
     for (command, step) in
