@@ -304,4 +304,6 @@ async fn allocate(
 }
 
 #[cfg(test)]
+mod recorded_tests;
+#[cfg(test)]
 mod tests;
