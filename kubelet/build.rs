@@ -5,7 +5,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = protox::compile(["proto/cri.proto"], ["proto"])?;
     tonic_prost_build::configure().build_server(false).btree_map(".").compile_fds(runtime)?;
     // The kubelet serves some of them, and tests serve what plugins do.
-    for plugin in ["csi", "deviceplugin", "dra", "pluginregistration", "podresources"] {
+    for plugin in ["csi", "deviceplugin", "dra", "drahealth", "pluginregistration", "podresources"] {
         let plugin = protox::compile([format!("proto/{plugin}.proto")], ["proto"])?;
         tonic_prost_build::configure().btree_map(".").compile_fds(plugin)?;
     }

@@ -33,6 +33,7 @@ pub mod pod_resources;
 pub mod pods;
 pub mod probes;
 pub mod resource_claims;
+pub mod resource_health;
 pub mod resources;
 mod run;
 pub mod server;

@@ -30,6 +30,7 @@ use crate::pod_certificates::{self, PodCertificates};
 use crate::pod_resources;
 use crate::probes;
 use crate::resource_claims::{self, ClaimHandler, ResourceClaims};
+use crate::resource_health;
 use crate::resources::{self, CgroupVersion, Cgroups, FsCgroups, MachineInfo, NoCgroups, SystemCgroups};
 use crate::server::access::Access;
 use crate::server::{Handlers, Port, Server};
@@ -435,6 +436,23 @@ impl Kubelet {
         let folder = self.manager.context().settings.root_dir.join(plugins::REGISTRY);
         let devices = Arc::clone(&self.manager.context().devices);
         let claims = Arc::clone(&self.manager.context().claims);
+        if self.manager.context().settings.gates.enabled(resource_health::GATE) {
+            claims.watch_health();
+            let (manager, devices, claims) = (Arc::clone(&self.manager), Arc::clone(&devices), Arc::clone(&claims));
+            let token = shutdown.token().clone();
+            tasks.spawn("resource-health", async move {
+                loop {
+                    let uids = tokio::select! {
+                        () = token.cancelled() => return,
+                        uids = devices.updates.take() => uids,
+                        uids = claims.updates.take() => uids,
+                    };
+                    for uid in uids {
+                        manager.poke(&uid);
+                    }
+                }
+            });
+        }
         let handlers: [(_, Arc<dyn plugins::Handler>); 3] = [
             (csi::KIND, Arc::clone(&self.drivers) as _),
             (devices::KIND, Arc::new(DeviceHandler(Arc::clone(&devices)))),

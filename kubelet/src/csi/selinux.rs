@@ -430,7 +430,8 @@ mod tests {
                     "errors" => assert!(admitted.clone().is_err_and(|error| error.starts_with(text)), "{admitted:?}"),
                     _ => assert_eq!(admitted, Ok(None), "{name}"),
                 }
-                assert_eq!(metric(&name, &label), before + 1, "{name}");
+                // Other tests count, too.
+                assert!(metric(&name, &label) > before, "{name}");
             }
         }
     }

@@ -114,7 +114,7 @@ pub(super) fn read(folder: &Path) -> State {
         }
     };
     for (resource, ids) in checkpoint.data.registered_devices {
-        let device = Device { is_healthy: false, nodes: Vec::new() };
+        let device = Device::default();
         state.devices.insert(resource, ids.into_iter().map(|id| (id, device.clone())).collect());
     }
     for entry in checkpoint.data.pod_device_entries {
@@ -145,7 +145,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         assert_eq!(read(folder.path()), State::default());
         let mut state = State::default();
-        state.update("r.io/d", [("a".to_owned(), Device { is_healthy: true, nodes: vec![1] })].into());
+        state.update(
+            "r.io/d",
+            [("a".to_owned(), Device { is_healthy: true, nodes: vec![1], is_told_ill: false })].into(),
+        );
         let owner = ("u".to_owned(), "c".to_owned(), "r.io/d".to_owned());
         state.take(&owner, &["a".to_owned()]);
         let envs = [("K".to_owned(), "v".to_owned())].into();

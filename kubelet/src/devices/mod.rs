@@ -14,6 +14,7 @@ pub use state::Count;
 
 use crate::plugins::{Handler, Plugin, metrics};
 use crate::pods;
+use crate::resource_health::{PodUpdates, ResourceHealths};
 use crate::topology::{Hint, HintProvider, Hints, Refusal};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -74,6 +75,8 @@ pub struct Devices {
     started: Instant,
     /// Containers that this kubelet has admitted, by pod.
     admitted: Mutex<HashMap<String, HashSet<String>>>,
+    /// Pods whose devices have another health by now.
+    pub updates: PodUpdates,
 }
 
 impl Devices {
@@ -84,7 +87,8 @@ impl Devices {
         let awaited = Mutex::new(state.devices.keys().cloned().collect());
         let (started, admitted) = (Instant::now(), Mutex::default());
         let (state, endpoints, changed) = (Mutex::new(state), Mutex::default(), Notify::new());
-        Arc::new(Self { folder, state, endpoints, changed, nodes, awaited, started, admitted })
+        let updates = PodUpdates::default();
+        Arc::new(Self { folder, state, endpoints, changed, nodes, awaited, started, admitted, updates })
     }
 
     /// Numbers of devices by resource; none of a resource that is gone.
@@ -142,10 +146,20 @@ impl Devices {
         if !self.is_current(resource, id) {
             return;
         }
-        if self.state.lock().update(resource, list) {
+        let (told, is_changed) = {
+            let mut state = self.state.lock();
+            (state.pods_told_of(resource, &list), state.update(resource, list))
+        };
+        if is_changed {
             self.changed.notify_one();
         }
         self.save();
+        self.updates.add(told);
+    }
+
+    /// Health of the devices of a container.
+    pub fn health(&self, uid: &str, container: &str) -> ResourceHealths {
+        self.state.lock().health(uid, container)
     }
 
     /// A plugin is away: its devices are ill, and gone when it does not come back.

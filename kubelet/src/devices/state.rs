@@ -2,6 +2,7 @@
 
 use super::v1beta1::{self as api, ContainerAllocateResponse};
 use crate::pods;
+use crate::resource_health::{ResourceHealths, health_of};
 use crate::resources::at_peak;
 use crate::topology::{Hint, Hints, NodeMask, prefer};
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -18,6 +19,8 @@ pub(super) struct Device {
     pub(super) is_healthy: bool,
     /// NUMA nodes that it is near.
     pub(super) nodes: Vec<i64>,
+    /// The plugin has told that it is ill, and not merely gone away.
+    pub(super) is_told_ill: bool,
 }
 
 impl Device {
@@ -29,7 +32,8 @@ impl Device {
 impl From<&api::Device> for Device {
     fn from(device: &api::Device) -> Self {
         let nodes = device.topology.iter().flat_map(|topology| &topology.nodes);
-        Self { is_healthy: device.health == HEALTHY, nodes: nodes.map(|node| node.id).collect() }
+        let is_healthy = device.health == HEALTHY;
+        Self { is_healthy, nodes: nodes.map(|node| node.id).collect(), is_told_ill: !is_healthy }
     }
 }
 
@@ -80,6 +84,31 @@ impl State {
         let before = self.count(resource);
         self.devices.insert(resource.to_owned(), devices);
         self.count(resource) != before
+    }
+
+    /// Uids of the pods that have devices of which a list tells another health, or that were not known. Upstream's
+    /// `podsToUpdate`.
+    pub(super) fn pods_told_of(&self, resource: &str, devices: &BTreeMap<String, Device>) -> BTreeSet<String> {
+        let known = self.devices.get(resource);
+        let is_other = |id: &&String| {
+            let before = known.and_then(|known| known.get(*id));
+            devices.get(*id).is_some_and(|now| before.is_none_or(|before| before.is_told_ill != now.is_told_ill))
+        };
+        let own = self.allocations.iter().filter(|((_, _, of), _)| of == resource);
+        let told = own.filter(|(_, allocation)| allocation.ids().iter().any(is_other));
+        told.map(|((uid, _, _), _)| uid.clone()).collect()
+    }
+
+    /// Health of the devices that a container has, as their plugins have told it. Upstream's
+    /// `UpdateAllocatedResourcesStatus`.
+    pub(super) fn health(&self, uid: &str, container: &str) -> ResourceHealths {
+        let of_resource = |(resource, allocation): (&str, &Allocation)| {
+            let known = self.devices.get(resource);
+            let is_ill = |id: &String| known.and_then(|known| known.get(id)).is_some_and(|device| device.is_told_ill);
+            let health = |id: &String| health_of(id, if is_ill(id) { "Unhealthy" } else { HEALTHY });
+            (resource.to_owned(), allocation.ids().into_iter().map(health).collect())
+        };
+        self.of_container(uid, container).map(of_resource).collect()
     }
 
     /// No device of a resource can be had any more: its plugin is away.
@@ -369,7 +398,7 @@ mod tests {
     fn state(devices: &[(&str, bool)]) -> State {
         let devices = devices
             .iter()
-            .map(|(id, is_healthy)| ((*id).to_owned(), Device { is_healthy: *is_healthy, nodes: Vec::new() }));
+            .map(|(id, is_healthy)| ((*id).to_owned(), Device { is_healthy: *is_healthy, ..Device::default() }));
         let mut state = State::default();
         state.update(GPU, devices.collect());
         state
@@ -456,8 +485,38 @@ mod tests {
     }
 
     #[test]
+    fn pods_tell_of_devices_that_are_ill() {
+        let device = |health: &str| Device::from(&api::Device { health: health.to_owned(), ..Default::default() });
+        let list = |healths: [(&str, &str); 3]| -> BTreeMap<String, Device> {
+            healths.into_iter().map(|(id, health)| (id.to_owned(), device(health))).collect()
+        };
+        let mut state = State::default();
+        let owner = |uid: &str| (uid.to_owned(), "c".to_owned(), "r".to_owned());
+        state.update("r", list([("a", HEALTHY), ("b", HEALTHY), ("c", HEALTHY)]));
+        state.take(&owner("u"), &["a".to_owned(), "b".to_owned()]);
+        state.take(&owner("v"), &["c".to_owned()]);
+        let ill = list([("a", HEALTHY), ("b", "Unhealthy"), ("c", HEALTHY)]);
+        assert_eq!(state.pods_told_of("r", &ill), BTreeSet::from(["u".to_owned()]));
+        state.update("r", ill.clone());
+        assert_eq!(state.pods_told_of("r", &ill), BTreeSet::new(), "nothing is another");
+        let expected = |healths: &[(&str, &str)]| {
+            let devices = healths.iter().map(|(id, health)| health_of(id, health)).collect();
+            ResourceHealths::from([("r".to_owned(), devices)])
+        };
+        assert_eq!(state.health("u", "c"), expected(&[("a", HEALTHY), ("b", "Unhealthy")]));
+        // A plugin that is away has told nothing of them.
+        state.fail("r");
+        assert_eq!(state.health("v", "c"), expected(&[("c", HEALTHY)]));
+        state.update("r", BTreeMap::new());
+        assert_eq!(state.health("u", "c"), expected(&[("a", HEALTHY), ("b", HEALTHY)]));
+        let back = list([("a", HEALTHY), ("b", HEALTHY), ("x", HEALTHY)]);
+        assert_eq!(state.pods_told_of("r", &back), BTreeSet::from(["u".to_owned()]), "it has been away");
+        assert_eq!(state.health("u", "other"), ResourceHealths::new());
+    }
+
+    #[test]
     fn devices_are_written_down_by_numa_node() {
-        let near = |nodes: &[i64]| Device { is_healthy: true, nodes: nodes.to_vec() };
+        let near = |nodes: &[i64]| Device { is_healthy: true, nodes: nodes.to_vec(), is_told_ill: false };
         let mut state = State::default();
         let devices = [("a", near(&[0])), ("b", near(&[0, 1])), ("c", near(&[]))];
         state.update(GPU, devices.map(|(id, device)| (id.to_owned(), device)).into());
@@ -473,8 +532,9 @@ mod tests {
 
     /// Devices with the NUMA nodes that they are near.
     fn placed(devices: &[(&str, &[i64])]) -> State {
-        let devices =
-            devices.iter().map(|(id, nodes)| ((*id).to_owned(), Device { is_healthy: true, nodes: nodes.to_vec() }));
+        let devices = devices.iter().map(|(id, nodes)| {
+            ((*id).to_owned(), Device { is_healthy: true, nodes: nodes.to_vec(), is_told_ill: false })
+        });
         let mut state = State::default();
         state.update(GPU, devices.collect());
         state

@@ -240,7 +240,7 @@ async fn a_plugin_that_stays_away_has_no_devices() {
     // Nobody serves the socket.
     devices.add(GPU, &root.path().join("none.sock"), Some(api::DevicePluginOptions::default()));
     let id = devices.endpoint(GPU).expect("an endpoint").id;
-    devices.update(GPU, id, [("a".to_owned(), Device { is_healthy: true, nodes: Vec::new() })].into());
+    devices.update(GPU, id, [("a".to_owned(), Device { is_healthy: true, ..Device::default() })].into());
     until_counts(&devices, 1, 0).await;
     let before = tokio::time::Instant::now();
     until_counts_paused(&devices).await;

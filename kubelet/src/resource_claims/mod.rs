@@ -5,6 +5,7 @@
 //! runtime (CDI), the checkpoint. A claim is written down before its drivers are asked, so that it is given back after any
 //! death. Calls for one claim never overlap.
 
+mod health;
 mod plugin;
 mod state;
 
@@ -14,16 +15,20 @@ use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
 use crate::plugins::{Handler, Plugin, metrics};
 use crate::pods;
+use crate::resource_health::{PodUpdates, ResourceHealths};
 use async_trait::async_trait;
+use health::HealthState;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::{Api, DeleteParams, ListParams};
 use parking_lot::Mutex;
 use plugin::{Driver, Drivers};
 use state::{Claim, State};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -39,10 +44,26 @@ pub mod v1 {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }
 
+/// Messages of the interface to devices' health.
+pub mod v1alpha1 {
+    #![allow(
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        clippy::all,
+        missing_docs,
+        reason = "generated from the API of DRA drivers"
+    )]
+    tonic::include_proto!("v1alpha1");
+}
+
 /// Type that drivers register as.
 pub const KIND: &str = "DRAPlugin";
 /// The checkpoint, below the root directory.
 const FILE: &str = "dra_manager_state";
+/// The checkpoint of devices' health, below the root directory.
+const HEALTH_FILE: &str = "dra_health_state";
+/// Pause before a driver is asked again about its devices' health.
+const HEALTH_RETRY: Duration = Duration::from_secs(5);
 /// Upstream's `defaultWipingDelay`: a driver that is away for longer has no devices on the node.
 const WIPING_DELAY: Duration = Duration::from_secs(30);
 /// Pause before slices are deleted again.
@@ -71,6 +92,11 @@ pub struct ResourceClaims {
     /// Drivers whose claims were counted last.
     counted: Mutex<BTreeSet<String>>,
     locks: KeyedLocks<String>,
+    /// Drivers are asked about the health of their devices.
+    watches_health: AtomicBool,
+    health: Mutex<HealthState>,
+    /// Pods whose devices have another health by now.
+    pub updates: PodUpdates,
 }
 
 impl ResourceClaims {
@@ -83,7 +109,10 @@ impl ResourceClaims {
         });
         let (drivers, locks) = (Drivers::default(), KeyedLocks::default());
         let (node, state, counted) = (node.to_owned(), Mutex::new(state), Mutex::default());
-        let claims = Self { file, node, objects, client, drivers, state, counted, locks };
+        let (watches_health, health) = (AtomicBool::new(false), Mutex::new(HealthState::read(&root.join(HEALTH_FILE))));
+        let updates = PodUpdates::default();
+        let claims =
+            Self { file, node, objects, client, drivers, state, counted, locks, watches_health, health, updates };
         claims.count();
         Arc::new(claims)
     }
@@ -190,6 +219,67 @@ impl ResourceClaims {
         Ok(found.into_iter().map(granted).collect())
     }
 
+    /// Asks drivers that register from now on about the health of their devices: the gate `ResourceHealthStatus`.
+    pub fn watch_health(&self) {
+        self.watches_health.store(true, Ordering::Relaxed);
+    }
+
+    /// Follows what a driver tells of its devices' health, until it is away.
+    async fn follow_health(&self, driver: Driver, name: &str) {
+        let follow = async {
+            loop {
+                driver.follow_health(|list| self.take_health(name, list)).await;
+                self.forget_health(name);
+                tokio::time::sleep(HEALTH_RETRY).await;
+            }
+        };
+        tokio::select! {
+            () = driver.gone.cancelled() => self.forget_health(name),
+            () = follow => {}
+        }
+    }
+
+    fn take_health(&self, driver: &str, list: Vec<v1alpha1::DeviceHealth>) {
+        let changed = self.health.lock().update(driver, list, Timestamp::now());
+        if changed.is_empty() {
+            return;
+        }
+        self.save_health();
+        let pods = self.state.lock().pods_with(driver, &changed);
+        self.updates.add(pods);
+    }
+
+    fn forget_health(&self, driver: &str) {
+        let is_forgotten = self.health.lock().clear(driver);
+        if is_forgotten {
+            self.save_health();
+        }
+    }
+
+    /// Writes the checkpoint of health; a failure is logged: drivers tell it anew.
+    fn save_health(&self) {
+        let file = self.file.with_file_name(HEALTH_FILE);
+        if let Err(error) = self.health.lock().write(&file) {
+            tracing::error!(file = %file.display(), %error, "Failed to save health checkpoint after update");
+        }
+    }
+
+    /// Health of the devices of a container's claims that were made for the pod. Upstream's `UpdateAllocatedResourcesStatus`.
+    pub fn health(&self, pod: &Pod, container: &Container) -> ResourceHealths {
+        let used = container.resources.iter().flat_map(|resources| resources.claims.iter().flatten());
+        let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
+        let names: BTreeMap<&String, &String> =
+            statuses.filter_map(|status| Some((&status.name, status.resource_claim_name.as_ref()?))).collect();
+        let (state, known, now) = (self.state.lock(), self.health.lock(), Timestamp::now());
+        let mut healths = ResourceHealths::new();
+        for used in used {
+            let claim = names.get(&used.name).and_then(|claim| state.get(pods::namespace(pod), claim));
+            let devices = claim.map(|claim| known.of_claim(claim, now)).unwrap_or_default();
+            health::add(&mut healths, (&used.name, used.request.as_deref()), devices);
+        }
+        healths
+    }
+
     /// Deletes the devices of drivers that have not come back after a restart of the kubelet.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let wipe = async {
@@ -249,7 +339,12 @@ impl Handler for ClaimHandler {
     }
 
     async fn register(&self, plugin: &Plugin) -> Result<(), String> {
-        self.0.drivers.add(&plugin.name, Driver::new(plugin)?);
+        let driver = Driver::new(plugin)?;
+        self.0.drivers.add(&plugin.name, driver.clone());
+        if self.0.watches_health.load(Ordering::Relaxed) {
+            let (claims, name) = (Arc::clone(&self.0), plugin.name.clone());
+            tokio::spawn(async move { claims.follow_health(driver, &name).await });
+        }
         Ok(())
     }
 

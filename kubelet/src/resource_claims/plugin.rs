@@ -1,14 +1,16 @@
 //! Drivers of dynamic resources: which have registered, and their calls. Upstream's `pkg/kubelet/cm/dra/plugin`.
 
-use super::v1;
+use super::v1alpha1::dra_resource_health_client::DraResourceHealthClient;
+use super::{v1, v1alpha1};
 use crate::bounded::Bounded;
 use crate::plugins::{Plugin, call_error, channel, metrics};
 use http::uri::PathAndQuery;
 use parking_lot::Mutex;
 use prost::Message;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 use tonic::Request;
 use tonic::transport::Channel;
 
@@ -29,6 +31,8 @@ pub(super) struct Driver {
     endpoint: PathBuf,
     channel: Bounded<Channel>,
     service: &'static str,
+    /// The process is away.
+    pub(super) gone: CancellationToken,
 }
 
 /// The service of a plugin that the kubelet uses.
@@ -48,7 +52,32 @@ pub(super) fn service(versions: &[String]) -> Result<&'static str, String> {
 impl Driver {
     pub(super) fn new(plugin: &Plugin) -> Result<Self, String> {
         let (channel, service) = (channel(&plugin.endpoint)?, service(&plugin.versions)?);
-        Ok(Self { name: plugin.name.clone(), endpoint: plugin.endpoint.clone(), channel, service })
+        let (name, endpoint) = (plugin.name.clone(), plugin.endpoint.clone());
+        Ok(Self { name, endpoint, channel, service, gone: CancellationToken::new() })
+    }
+
+    /// Hands on all that the driver tells of its devices' health; returns when it tells nothing any more.
+    pub(super) async fn follow_health(&self, mut update: impl FnMut(Vec<v1alpha1::DeviceHealth>)) {
+        let mut client = DraResourceHealthClient::new(self.channel.clone());
+        let mut told = match client.node_watch_resources(v1alpha1::NodeWatchResourcesRequest {}).await {
+            Ok(told) => told.into_inner(),
+            Err(status) => {
+                let error = call_error(&status);
+                tracing::debug!(driver = self.name, error, "Failed to establish WatchResources stream, will retry");
+                return;
+            }
+        };
+        loop {
+            match told.message().await {
+                Ok(Some(list)) => update(list.devices),
+                Ok(None) => return,
+                Err(status) => {
+                    let error = call_error(&status);
+                    tracing::debug!(driver = self.name, error, "WatchResources health stream has ended");
+                    return;
+                }
+            }
+        }
     }
 
     async fn call<Q, A>(&self, method: &'static str, message: Q) -> Result<A, String>
@@ -94,6 +123,17 @@ impl Driver {
     }
 }
 
+/// Keeps the processes of a driver that do not serve a socket.
+fn retain(drivers: &mut Vec<Driver>, gone: &Path) {
+    drivers.retain(|driver| {
+        let is_gone = driver.endpoint == gone;
+        if is_gone {
+            driver.gone.cancel();
+        }
+        !is_gone
+    });
+}
+
 /// Drivers by name. Several processes may serve one while it is updated: the last that has registered is used.
 #[derive(Default)]
 pub(super) struct Drivers(Mutex<BTreeMap<String, Vec<Driver>>>);
@@ -107,7 +147,7 @@ impl Drivers {
     pub(super) fn add(&self, name: &str, driver: Driver) {
         let mut known = self.0.lock();
         let drivers = known.entry(name.to_owned()).or_default();
-        drivers.retain(|other| other.endpoint != driver.endpoint);
+        retain(drivers, &driver.endpoint);
         drivers.push(driver);
     }
 
@@ -115,7 +155,7 @@ impl Drivers {
     pub(super) fn remove(&self, plugin: &Plugin) -> bool {
         let mut known = self.0.lock();
         let Some(drivers) = known.get_mut(&plugin.name) else { return false };
-        drivers.retain(|driver| driver.endpoint != plugin.endpoint);
+        retain(drivers, &plugin.endpoint);
         let is_last = drivers.is_empty();
         if is_last {
             known.remove(&plugin.name);

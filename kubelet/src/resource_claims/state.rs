@@ -101,7 +101,8 @@ impl Claim {
         v1::Claim { namespace: self.namespace.clone(), uid: self.uid.clone(), name: self.name.clone() }
     }
 
-    fn devices(&self) -> impl Iterator<Item = (&String, &Device)> {
+    /// Its devices, with the drivers that they are of.
+    pub(super) fn devices(&self) -> impl Iterator<Item = (&String, &Device)> {
         self.drivers.iter().flat_map(|(driver, state)| state.devices.iter().flatten().map(move |of| (driver, of)))
     }
 }
@@ -208,6 +209,16 @@ impl State {
     /// Uids of all pods that have claims.
     pub(super) fn pods(&self) -> BTreeSet<String> {
         self.0.values().flat_map(|claim| claim.pods.keys().cloned()).collect()
+    }
+
+    /// Uids of the pods that have one of some devices of a driver, given by pool and name.
+    pub(super) fn pods_with(&self, driver: &str, devices: &BTreeSet<(String, String)>) -> BTreeSet<String> {
+        let is_one = |device: &Device| devices.contains(&(device.pool_name.clone(), device.device_name.clone()));
+        let has_one = |claim: &&Claim| {
+            let own = claim.drivers.get(driver).and_then(|state| state.devices.as_ref());
+            own.into_iter().flatten().any(is_one)
+        };
+        self.0.values().filter(has_one).flat_map(|claim| claim.pods.keys().cloned()).collect()
     }
 
     /// Drivers of each claim.

@@ -2,13 +2,14 @@
 
 use super::state::tests::{claim, pod};
 use super::v1::dra_plugin_server::{DraPlugin, DraPluginServer};
+use super::v1alpha1::dra_resource_health_server::{DraResourceHealth, DraResourceHealthServer};
 use super::*;
 use crate::objects::ObjectError;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
 struct Objects;
@@ -29,7 +30,11 @@ struct Fake {
     errors: Arc<Mutex<Vec<&'static str>>>,
     /// Held as long as preparations are to wait.
     hold: Arc<tokio::sync::Mutex<()>>,
+    /// Way to a kubelet that has asked about devices' health.
+    health: Arc<tokio::sync::watch::Sender<Option<HealthSender>>>,
 }
+
+type HealthSender = tokio::sync::mpsc::Sender<Result<v1alpha1::NodeWatchResourcesResponse, Status>>;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -72,6 +77,31 @@ impl DraPlugin for Fake {
     }
 }
 
+#[tonic::async_trait]
+impl DraResourceHealth for Fake {
+    type NodeWatchResourcesStream = ReceiverStream<Result<v1alpha1::NodeWatchResourcesResponse, Status>>;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<v1alpha1::NodeWatchResourcesRequest>,
+    ) -> Answer<Self::NodeWatchResourcesStream> {
+        let (sender, receiver) = tokio::sync::mpsc::channel(4);
+        self.health.send_replace(Some(sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+impl Fake {
+    /// Tells of the health of its one device, once somebody has asked.
+    async fn tell(&self, health: v1alpha1::HealthStatus) {
+        let mut asked = self.health.subscribe();
+        let sender = asked.wait_for(Option::is_some).await.expect("asked").clone().expect("asked");
+        let device = v1alpha1::DeviceIdentifier { device_name: "d".to_owned(), ..Default::default() };
+        let told = v1alpha1::DeviceHealth { device: Some(device), health: health.into(), ..Default::default() };
+        sender.send(Ok(v1alpha1::NodeWatchResourcesResponse { devices: vec![told] })).await.expect("told");
+    }
+}
+
 struct Setup {
     root: TempDir,
     fakes: [Fake; 2],
@@ -82,11 +112,19 @@ impl Setup {
     async fn new() -> Self {
         let root = tempfile::tempdir().expect("a folder");
         let calls = Arc::new(Mutex::default());
-        let fake = |name| Fake { name, calls: Arc::clone(&calls), errors: Arc::default(), hold: Arc::default() };
+        let fake = |name| Fake {
+            name,
+            calls: Arc::clone(&calls),
+            errors: Arc::default(),
+            hold: Arc::default(),
+            health: Arc::default(),
+        };
         let fakes = [fake("one.test"), fake("two.test")];
         for fake in &fakes {
             let listener = UnixListener::bind(root.path().join(fake.name)).expect("a socket");
-            let server = tonic::transport::Server::builder().add_service(DraPluginServer::new(fake.clone()));
+            let server = tonic::transport::Server::builder()
+                .add_service(DraPluginServer::new(fake.clone()))
+                .add_service(DraResourceHealthServer::new(fake.clone()));
             tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
         }
         let claims = ResourceClaims::new((root.path(), "node"), Arc::new(Objects), None);
@@ -202,4 +240,47 @@ async fn a_driver_stays_while_one_of_its_processes_does() {
     handler.deregister(&new).await.expect("deregistered");
     let failure = setup.claims.unprepare("u").await.expect_err("nobody is left");
     assert_eq!(failure, "unprepare dynamic resources: DRA driver one.test is not registered");
+}
+
+#[tokio::test]
+async fn pods_tell_of_claimed_devices_that_are_ill() {
+    let setup = Setup::new().await;
+    setup.claims.watch_health();
+    setup.register().await;
+    let mut pod = pod("u");
+    let made = json!({"resourceClaimStatuses": [{"name": "entry", "resourceClaimName": "c"}]});
+    pod.status = serde_json::from_value(made).expect("a status");
+    setup.claims.prepare(&pod).await.expect("prepared");
+    let container: Container =
+        serde_json::from_value(json!({"name": "c", "resources": {"claims": [{"name": "entry"}]}}))
+            .expect("a container");
+    let health = || -> Vec<String> {
+        let mut healths = setup.claims.health(&pod, &container);
+        let devices = healths.remove("claim:entry").expect("the claim");
+        assert!(healths.is_empty(), "{healths:?}");
+        devices.into_iter().filter_map(|device| Some(format!("{} {}", device.resource_id, device.health?))).collect()
+    };
+    let (first, unknown) = ("one.test/x=d".to_owned(), "two.test/x=d Unknown".to_owned());
+    let told = |health: &str| vec![format!("{first} {health}"), unknown.clone()];
+    assert_eq!(health(), told("Unknown"), "nobody has told of it");
+    let timely = |told| tokio::time::timeout(Duration::from_secs(60), told);
+    for (status, expected) in
+        [(v1alpha1::HealthStatus::Unhealthy, "Unhealthy"), (v1alpha1::HealthStatus::Healthy, "Healthy")]
+    {
+        setup.fakes[0].tell(status).await;
+        let pods = timely(setup.claims.updates.take()).await.expect("a change");
+        assert_eq!((pods, health()), (BTreeSet::from(["u".to_owned()]), told(expected)));
+    }
+    // What a driver has told is gone with it.
+    let handler = ClaimHandler(Arc::clone(&setup.claims));
+    handler.deregister(&setup.plugin("one.test")).await.expect("deregistered");
+    let forgotten = async {
+        while health() != told("Unknown") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), forgotten).await.expect("forgotten");
+    // A claim that the pod names itself is in no status of it: upstream tells nothing of its devices.
+    pod.status = None;
+    assert!(setup.claims.health(&pod, &container).is_empty());
 }

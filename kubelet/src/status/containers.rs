@@ -160,6 +160,9 @@ fn one(
     }
     flags(inputs, container, found, &mut status, init);
     decorate(inputs, container, found, &mut status);
+    if !init {
+        status.allocated_resources_status = Some((inputs.health)(container)).filter(|health| !health.is_empty());
+    }
     status
 }
 

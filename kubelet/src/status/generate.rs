@@ -11,7 +11,7 @@ use crate::workers::resize::Progress;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStatus, EphemeralContainer, HostIP, Pod, PodCondition, PodIP, PodSpec,
-    PodStatus,
+    PodStatus, ResourceStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use shared::types::is_sidecar;
@@ -38,6 +38,8 @@ pub struct Inputs<'a> {
     pub startup: Lookup<'a>,
     /// Readiness probe results.
     pub readiness: Lookup<'a>,
+    /// Health of what a container has to itself.
+    pub health: &'a (dyn Fn(&Container) -> Vec<ResourceStatus> + Sync),
     /// Conditions that were computed last time.
     pub previous: &'a [PodCondition],
     /// Set when the kubelet itself ended the pod: reason and message, phase `Failed`.
@@ -273,8 +275,10 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource_health;
     use crate::workers::observed::{Container as Found, State};
     use serde_json::json;
+    use std::collections::BTreeMap;
 
     #[test]
     fn a_pod_runs_as_long_as_something_of_it_is_started_again() {
@@ -341,6 +345,10 @@ mod tests {
             waiting: &HashMap::new(),
             startup: &none,
             readiness: &none,
+            health: &|container: &Container| {
+                let healths = BTreeMap::from([(format!("of-{}", container.name), Vec::new())]);
+                resource_health::statuses(healths)
+            },
             previous: &[],
             failure: None,
             resize: &Progress::default(),
@@ -375,6 +383,12 @@ mod tests {
             "initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}}))
         .expect("pod");
         let status = status_by(&pod, &Observed::default(), "containerd");
+        let health = |list: &Option<Vec<ContainerStatus>>| {
+            let health = list.as_ref()?[0].allocated_resources_status.as_ref()?;
+            Some(health[0].name.clone())
+        };
+        assert_eq!(health(&status.container_statuses), Some("of-c".to_owned()));
+        assert_eq!(health(&status.init_container_statuses), None, "upstream tells nothing of these");
         let reason = |list: Option<Vec<ContainerStatus>>| list?.pop()?.state?.waiting?.reason;
         let waits = Some("PodInitializing".to_owned());
         assert_eq!((reason(status.init_container_statuses), reason(status.container_statuses)), (waits.clone(), waits));

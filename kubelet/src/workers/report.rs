@@ -8,9 +8,10 @@ use super::worker::Worker;
 use crate::metrics;
 use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult, RunningContainer};
+use crate::resource_health;
 use crate::status::generate::{Inputs, pod_status};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use std::sync::Arc;
 
 impl Worker {
@@ -53,6 +54,15 @@ impl Worker {
             let known = cx.probes.result(&uid, name, ProbeKind::Readiness, id);
             known.or_else(|| told(name, id, |status| status.ready))
         };
+        let tells_health = cx.settings.gates.enabled(resource_health::GATE);
+        let health = |container: &Container| {
+            if !tells_health {
+                return Vec::new();
+            }
+            let mut healths = cx.devices.health(&uid, &container.name);
+            healths.extend(cx.claims.health(pod, container));
+            resource_health::statuses(healths)
+        };
         let node = cx.node.load();
         let handler = observed.active_sandbox().map_or("", |sandbox| sandbox.handler.as_str());
         let KnownPod { failure, resize, .. } = self.mailbox.snapshot();
@@ -76,6 +86,7 @@ impl Worker {
             waiting: &self.waiting,
             startup: &startup,
             readiness: &readiness,
+            health: &health,
             previous: &previous,
             failure: failure.as_ref(),
             resize: &resize,

@@ -23,7 +23,7 @@ impl Setup {
         let outcome = tokio::select! {
             biased;
             () = death.notified() => None,
-            outcome = work(self) => Some(outcome),
+            outcome = work(&*self) => Some(outcome),
         };
         if outcome.is_none() {
             self.restart().await;
