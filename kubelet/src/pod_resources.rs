@@ -32,7 +32,8 @@ pub mod v1 {
 const FOLDER: &str = "pod-resources";
 const SOCKET: &str = "kubelet.sock";
 
-struct Service {
+/// The service over a node's pods and devices.
+pub(crate) struct Service {
     manager: Arc<Manager>,
     devices: Arc<Devices>,
 }
@@ -103,6 +104,10 @@ fn counted<T>(question: PodResourcesQuestion, outcome: Result<T, Status>) -> Res
 }
 
 impl Service {
+    pub(crate) fn new(manager: Arc<Manager>, devices: Arc<Devices>) -> Self {
+        Self { manager, devices }
+    }
+
     fn of(&self, pod: &Pod) -> v1::PodResources {
         let of_container = |container: &str| self.devices.of_container(pods::uid(pod), container);
         let cx = self.manager.context();
@@ -163,7 +168,7 @@ impl PodResourcesLister for Service {
 
 /// Serves the socket until shutdown.
 pub async fn run(root: &Path, manager: Arc<Manager>, devices: Arc<Devices>, shutdown: CancellationToken) {
-    let service = PodResourcesListerServer::new(Service { manager, devices });
+    let service = PodResourcesListerServer::new(Service::new(manager, devices));
     let socket = root.join(FOLDER).join(SOCKET);
     plugins::serve(&socket, tonic::transport::Server::builder().add_service(service), shutdown).await;
 }

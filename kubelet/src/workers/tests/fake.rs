@@ -20,7 +20,7 @@ use crate::workers::container::tests::settings;
 use crate::workers::context::{NoServices, NodeState, StatusSink, WorkerContext};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Pod, PodStatus, VolumeMount};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceHealth, VolumeMount};
 use parking_lot::Mutex;
 use shared::flags::FeatureGates;
 use shared::traces::Tracer;
@@ -51,12 +51,17 @@ impl Log {
         self.lines.lock().iter().filter(|known| *known == line).count()
     }
 
+    /// Reports whether something has happened.
+    pub(super) fn has(&self, line: &str) -> bool {
+        self.lines.lock().iter().any(|known| known == line)
+    }
+
     /// Waits until something has happened.
     pub(crate) async fn until(&self, line: &str) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if self.lines.lock().iter().any(|known| known == line) {
+            if self.has(line) {
                 return;
             }
             changed.await;
@@ -270,7 +275,7 @@ impl Volumes for FakeVolumes {
     }
 }
 
-/// Statuses, of which those of pods that have failed are remembered.
+/// Statuses: that there is one, the reason of a failure, and the health of what containers have to themselves.
 struct Statuses(Arc<Log>);
 
 impl StatusSink for Statuses {
@@ -279,6 +284,15 @@ impl StatusSink for Statuses {
             let text = |text: &Option<String>| text.clone().unwrap_or_default();
             self.0.add(format!("failed: {}: {}", text(&status.reason), text(&status.message)));
         }
+        for container in status.container_statuses.iter().flatten() {
+            for resource in container.allocated_resources_status.iter().flatten() {
+                let health =
+                    |of: &ResourceHealth| format!("{} {}", of.resource_id, of.health.clone().unwrap_or_default());
+                let devices: Vec<String> = resource.resources.iter().flatten().map(health).collect();
+                self.0.add(format!("{} has {}: {}", container.name, resource.name, devices.join(", ")));
+            }
+        }
+        self.0.add("a status".to_owned());
     }
     fn reclaimed(&self, _: &Arc<Pod>, _: &PodStatus) {}
     fn mirror(&self, _: &Pod) -> Option<Arc<Pod>> {

@@ -8,16 +8,19 @@ use super::manager::Manager;
 use super::start;
 use super::worker::Worker;
 use crate::events::tests::Recorded;
+use crate::pod_resources::{self, v1, v1::pod_resources_lister_server::PodResourcesLister as _};
 use crate::sources::{Source, SourceSet, annotations};
 use crate::userns::{IdRange, UserNamespaces};
 use fake::FakeNode;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
+use shared::flags::FeatureGates;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::Request;
 
 /// Longest time that anything here takes, of paused clocks.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -135,6 +138,68 @@ async fn a_pod_whose_volumes_the_node_has_no_room_for_fails() {
     worker.await.expect("ended");
 }
 
+/// A root directory of a kubelet that has given the device `d` to the pod.
+fn with_device() -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("a folder");
+    let devices = root.path().join("device-plugins");
+    std::fs::create_dir(&devices).expect("made");
+    let entry = json!({"PodUID": "u", "ContainerName": "c", "ResourceName": "v.test/gpu", "DeviceIDs": {"-1": ["d"]}});
+    let checkpoint =
+        json!({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {"v.test/gpu": ["d"]}}, "Checksum": 0});
+    std::fs::write(devices.join("kubelet_internal_checkpoint"), checkpoint.to_string()).expect("written");
+    root
+}
+
+fn gate(name: &str, is_on: bool) -> FeatureGates {
+    FeatureGates::default().with(&[(name.to_owned(), is_on)].into()).expect("a gate")
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_health_of_devices_is_told_behind_its_gate() {
+    for is_on in [true, false] {
+        let root = with_device();
+        let node = FakeNode::with(root.path(), |cx| cx.settings.gates = gate("ResourceHealthStatus", is_on));
+        let mailbox = Arc::new(Mailbox::new(pod(None)));
+        let token = CancellationToken::new();
+        let worker = tokio::spawn(Worker::new(Arc::clone(&node.cx), Arc::clone(&mailbox)).run(token.clone()));
+        timely("a status", node.log.until("a status")).await;
+        assert_eq!(node.log.has("c has v.test/gpu: d Healthy"), is_on);
+        token.cancel();
+        worker.await.expect("ended");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn podresources_answer_as_their_gates_say() {
+    let ended: Pod = serde_json::from_value(json!({"metadata": {"name": "e", "namespace": "n", "uid": "e"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}, "status": {"phase": "Succeeded"}}))
+    .expect("a pod");
+    let disabled = "PodResources API Get method disabled";
+    for (name, is_on, listed, got) in [
+        ("KubeletPodResourcesGet", true, &["p"][..], Ok("p".to_owned())),
+        ("KubeletPodResourcesGet", false, &["p"], Err(disabled.to_owned())),
+        ("KubeletPodResourcesListUseActivePods", true, &["p"], Ok("p".to_owned())),
+        ("KubeletPodResourcesListUseActivePods", false, &["e", "p"], Ok("p".to_owned())),
+    ] {
+        let root = with_device();
+        let node = FakeNode::with(root.path(), |cx| cx.settings.gates = gate(name, is_on));
+        let token = CancellationToken::new();
+        let manager = Manager::new(Arc::clone(&node.cx), TaskTracker::new(), token.clone());
+        manager.upsert(pod(None));
+        manager.upsert(Arc::new(ended.clone()));
+        let service = pod_resources::Service::new(Arc::clone(&manager), Arc::clone(&node.cx.devices));
+        let list = service.list(Request::new(v1::ListPodResourcesRequest {})).await.expect("a list").into_inner();
+        let mut names: Vec<String> = list.pod_resources.into_iter().map(|pod| pod.name).collect();
+        names.sort();
+        assert_eq!(names, listed, "{name} {is_on}");
+        let asked = v1::GetPodResourcesRequest { pod_name: "p".to_owned(), pod_namespace: "n".to_owned() };
+        let answer = service.get(Request::new(asked)).await.map(|answer| answer.into_inner().pod_resources);
+        let answer = answer.map(|pod| pod.map(|pod| pod.name).unwrap_or_default());
+        assert_eq!(answer.map_err(|status| status.message().to_owned()), got, "{name} {is_on}");
+        token.cancel();
+    }
+}
+
 /// A node whose runtime has user namespaces, or has not.
 fn with_user_namespaces(root: &std::path::Path, is_able: bool) -> FakeNode {
     FakeNode::with(root, |cx| {
@@ -186,13 +251,7 @@ async fn a_pod_with_users_of_its_own_gets_no_sandbox_from_a_runtime_without_them
 
 #[tokio::test(start_paused = true)]
 async fn devices_do_not_wait_for_volumes_and_shutdowns_do() {
-    let root = tempfile::tempdir().expect("a folder");
-    let devices = root.path().join("device-plugins");
-    std::fs::create_dir(&devices).expect("made");
-    let entry = json!({"PodUID": "u", "ContainerName": "c", "ResourceName": "v.test/gpu", "DeviceIDs": {"-1": ["d"]}});
-    let checkpoint =
-        json!({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {"v.test/gpu": ["d"]}}, "Checksum": 0});
-    std::fs::write(devices.join("kubelet_internal_checkpoint"), checkpoint.to_string()).expect("written");
+    let root = with_device();
     let node = FakeNode::at(root.path());
     assert_eq!(node.cx.devices.of_container("u", "c").len(), 1);
     let token = CancellationToken::new();
