@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 
 use shared::flags::FlagSet;
+use shared::serve::Server as Port;
 
 use super::faults::Fault;
 use super::http::Server;
 use super::manager::Manager;
 use crate::controllers::TABLE;
 
-/// Gates that upstream's controller manager asks for and that can be set, but for those of pages.
-const UPSTREAMS_GATES: [&str; 26] = [
+/// Gates that upstream's controller manager asks for and that can be set.
+const UPSTREAMS_GATES: [&str; 28] = [
     "APIServerIdentity",
     "ClusterTrustBundle",
+    "ComponentFlagz",
+    "ComponentStatusz",
     "CoordinatedLeaderElection",
     "DRAAdminAccess",
     "DRADeviceTaintRules",
@@ -54,6 +57,9 @@ async fn every_gate_of_upstreams_controllers_is_asked_for_or_told_to_be_idle() {
     for on in [true, false] {
         let all = UPSTREAMS_GATES.map(|gate| format!("{gate}={on}")).join(",");
         let flag = format!("--feature-gates={all}");
+        let flags = FlagSet::of("kube-controller-manager", &[&flag]).expect("flags");
+        let _ = Port::plain("kube-controller-manager", ([127, 0, 0, 1], 0).into()).flags(&flags);
+        asked.extend(flags.feature_gates().asked_for());
         let server = Server::new(Fault::None);
         let (cx, shutdown) = Manager::context(&server, &[flag], None);
         for controller in TABLE {

@@ -170,6 +170,9 @@ impl Server {
     pub fn flags(mut self, flags: &FlagSet) -> Self {
         self.pages.flags = Some(flags.clone());
         self.pages.profiling = !flags.knows("profiling") || flags.boolean("profiling");
+        // Asked for here and not by whichever thread serves first: by then it may be told which gates nobody asks for.
+        self.pages.flagz = flags.enabled("ComponentFlagz");
+        self.pages.statusz = flags.enabled("ComponentStatusz");
         self
     }
 

@@ -68,6 +68,10 @@ pub(super) struct Pages {
     pub(super) flags: Option<FlagSet>,
     /// Profiling is enabled (`--profiling`): profiles and `/debug/flags` are served.
     pub(super) profiling: bool,
+    /// `/flagz` is served (ComponentFlagz).
+    pub(super) flagz: bool,
+    /// `/statusz` is served (ComponentStatusz).
+    pub(super) statusz: bool,
     pub(super) debugging: Option<Debugging>,
 }
 
@@ -153,7 +157,7 @@ fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
         verbosity_pages(config);
         profiler_pages(config);
     }
-    if flags.enabled("ComponentFlagz") {
+    if pages.flagz {
         let flags = flags.clone();
         let page = move |request: HttpRequest| {
             let page = z_page(zpages::flagz(&flags, wanted(&request)));
@@ -161,7 +165,7 @@ fn flag_pages(config: &mut ServiceConfig, flags: &FlagSet, pages: &Pages) {
         };
         config.route("/flagz", web::to(page));
     }
-    if flags.enabled("ComponentStatusz") {
+    if pages.statusz {
         let (component, paths) = (flags.component(), pages.paths());
         let page = move |request: HttpRequest| {
             let page = z_page(zpages::statusz((component, emulation), &paths, wanted(&request)));

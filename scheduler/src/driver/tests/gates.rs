@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use shared::flags::FlagSet;
 use shared::informer::Store;
+use shared::serve::Server;
 
 use super::World;
 use crate::driver::features;
@@ -40,8 +41,10 @@ async fn pod_whose_binding_takes_time_tells_its_node_behind_a_gate() {
     assert!(!announced(&calls_of_a_gang(false).await));
 }
 
-/// Gates that upstream's scheduler asks for and that can be set, but for those of pages.
-const UPSTREAMS_GATES: [&str; 26] = [
+/// Gates that upstream's scheduler asks for and that can be set.
+const UPSTREAMS_GATES: [&str; 28] = [
+    "ComponentFlagz",
+    "ComponentStatusz",
     "CoordinatedLeaderElection",
     "DRAAdminAccess",
     "DRAConsumableCapacity",
@@ -86,6 +89,7 @@ fn every_gate_of_upstreams_scheduler_is_asked_for_or_told_to_be_idle() {
         let all = UPSTREAMS_GATES.map(|gate| format!("{gate}={on}")).join(",");
         let flags = FlagSet::of("kube-scheduler", &[&format!("--feature-gates={all}")]).expect("flags");
         features(&flags);
+        let _ = Server::plain("kube-scheduler", ([127, 0, 0, 1], 0).into()).flags(&flags);
         let gates = flags.feature_gates();
         asked.extend(gates.asked_for());
         let told = gates.idle();
