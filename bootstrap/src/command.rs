@@ -68,9 +68,9 @@ async fn fill(given: &ArgMatches) -> Result<()> {
     // Until the certificate that was issued just now has reached the pods, they serve the one before.
     let mut config = client::config(&options(given, "kubeconfig", &format!("https://{}", plan.internal))).await?;
     config.tls_server_name = Some(plan::host(&plan.endpoint).to_owned());
-    let mut tenant = ObjectClient::new(client::connect(&config, &client::Throttle::new(0.0, 0))?);
-    cluster::wait(&tenant, task.deadline).await?;
-    cluster::fill(&mut host, &mut tenant, &plan, &task).await
+    let connected = || anyhow::Ok(ObjectClient::new(client::connect(&config, &client::Throttle::new(0.0, 0))?));
+    cluster::wait(task.deadline, async || connected()?.text("/readyz").await.map(drop)).await?;
+    cluster::fill(&mut host, &mut connected()?, &plan, &task).await
 }
 
 fn command() -> Command {
