@@ -1,4 +1,5 @@
-//! Loop devices of files in a run directory: a node that goes leaves those of the volumes that its pods had mounted.
+//! Loop devices of files in a run directory: a node that goes leaves those of the volumes that its pods had mounted, and those
+//! by which its kubelet kept devices open.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +15,7 @@ use crate::shell::{find, run, wait_for};
 const LIMIT: Duration = Duration::from_secs(20);
 const COLUMNS: &str = "NAME,BACK-INO,BACK-MAJ:MIN";
 
-/// A loop device and the file behind it.
+/// A loop device and the file behind it, which may be the node of another device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Loop {
     name: String,
@@ -58,15 +59,32 @@ fn inodes(folder: &Path, device: u64) -> BTreeSet<u64> {
     found
 }
 
-/// Loop devices of files below a folder. A file is known by its number: its name is that of the container that opened it.
+/// Loop devices of files below a folder, after those that were made of them. A file is known by its number: its name is that of
+/// the container that opened it.
 fn below(folder: &Path) -> Result<Vec<Loop>> {
     let device = fs::metadata(folder).with_context(|| format!("cannot look at {}", folder.display()))?.dev();
-    let near: Vec<Loop> = all()?.into_iter().filter(|found| found.device == device).collect();
+    let all = all()?;
+    let near: Vec<Loop> = all.iter().filter(|found| found.device == device).cloned().collect();
     if near.is_empty() {
         return Ok(near);
     }
     let files = inodes(folder, device);
-    Ok(near.into_iter().filter(|found| files.contains(&found.inode)).collect())
+    let near = near.into_iter().filter(|found| files.contains(&found.inode)).collect();
+    let node = |name: &str| fs::metadata(name).ok().map(|node| (node.ino(), node.dev()));
+    Ok(with_those_made_of_them(near, &all, node))
+}
+
+/// Puts before loop devices those whose file is the node of one of them, and so on. `node` is number and device of a node.
+fn with_those_made_of_them(mut found: Vec<Loop>, all: &[Loop], node: impl Fn(&str) -> Option<(u64, u64)>) -> Vec<Loop> {
+    loop {
+        let nodes: Vec<(u64, u64)> = found.iter().filter_map(|device| node(&device.name)).collect();
+        let is_of_them = |device: &&Loop| nodes.contains(&(device.inode, device.device)) && !found.contains(device);
+        let more: Vec<Loop> = all.iter().filter(is_of_them).cloned().collect();
+        if more.is_empty() {
+            return found;
+        }
+        found.splice(..0, more);
+    }
 }
 
 /// Takes the loop devices of files below a folder away, and waits until they are gone.
@@ -104,6 +122,18 @@ mod tests {
     }
 
     #[test]
+    fn devices_that_are_made_of_others_go_first() {
+        let device = |name: &str, inode| Loop { name: name.to_owned(), inode, device: 6 };
+        let (file, other) = (device("/dev/loop0", 12), device("/dev/loop9", 13));
+        let (held, held_again) = (device("/dev/loop1", 100), device("/dev/loop2", 101));
+        let all = [file.clone(), held.clone(), held_again.clone(), other.clone()];
+        let node = |name: &str| Some((100 + name.strip_prefix("/dev/loop")?.parse::<u64>().ok()?, 6));
+        assert_eq!(with_those_made_of_them(vec![file.clone()], &all, node), [held_again, held, file]);
+        assert_eq!(with_those_made_of_them(vec![other.clone()], &all, node), [other]);
+        assert_eq!(with_those_made_of_them(Vec::new(), &all, node), []);
+    }
+
+    #[test]
     fn a_device_goes_with_the_folder_of_its_file() {
         let folder = std::env::temp_dir().join(format!("ironclad-loops-{}", std::process::id()));
         fs::create_dir_all(folder.join("volumes/v")).expect("a folder");
@@ -118,6 +148,10 @@ mod tests {
         let found = below(&folder).expect("a list");
         assert_eq!(found.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), [name.trim()]);
         assert_eq!(below(&folder.join("volumes/v/..").join("..").join("volumes")).expect("a list"), found);
+        // As a kubelet keeps a device open that a pod has.
+        let held = run("losetup", &["--find", "--show", name.trim()]).expect("a device of the device");
+        let names: Vec<String> = below(&folder).expect("a list").into_iter().map(|device| device.name).collect();
+        assert_eq!(names, [held.trim(), name.trim()]);
         detach(&folder).expect("detached");
         assert_eq!(below(&folder).expect("a list"), []);
         fs::remove_dir_all(&folder).expect("removed");
