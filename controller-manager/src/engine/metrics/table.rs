@@ -27,6 +27,18 @@ pub(super) const TABLE: &[Row] = &[
         Gauge,
         "[ALPHA] Number of volumes that are to be attached, and that are.",
     ),
+    row(
+        "force_cleaned_failed_volume_operations_total",
+        &[],
+        Counter,
+        "[ALPHA] Volumes taken down though they could not be told from the disk: the kubelet's work, never counted here.",
+    ),
+    row(
+        "force_cleaned_failed_volume_operation_errors_total",
+        &[],
+        Counter,
+        "[ALPHA] Failures to take down such volumes: the kubelet's work, never counted here.",
+    ),
     row("clustertrustbundle_publisher_sync_total", &["code"], Counter, "[ALPHA] Number of trust bundle syncs."),
     row(
         "clustertrustbundle_publisher_sync_duration_seconds",
