@@ -95,20 +95,9 @@ pub(in crate::registry) fn prepare_update(new: &mut Value, _: &Value) {
     mend(new);
 }
 
-/// Annotations by which kubelets of old were told of init containers.
-const INIT_CONTAINERS: [&str; 4] = [
-    "pod.alpha.kubernetes.io/init-containers",
-    "pod.beta.kubernetes.io/init-containers",
-    "pod.alpha.kubernetes.io/init-container-statuses",
-    "pod.beta.kubernetes.io/init-container-statuses",
-];
-
-/// Mends what upstream mends when it reads a pod, whoever sends it (`Convert_v1_Pod_To_core_Pod`): a negative grace period
-/// is one second, and annotations that stood for init containers are dropped, so that no old kubelet believes them.
+/// Mends what upstream mends when it reads a pod, and no template of pods, whoever sends it (`Convert_v1_Pod_To_core_Pod`):
+/// a negative grace period is one second.
 fn mend(pod: &mut Value) {
-    if let Some(annotations) = pod.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
-        INIT_CONTAINERS.iter().for_each(|name| drop(annotations.remove(*name)));
-    }
     if let Some(seconds) = pod.pointer_mut("/spec/terminationGracePeriodSeconds")
         && seconds.as_i64().is_some_and(|seconds| seconds < 0)
     {
@@ -290,11 +279,9 @@ mod tests {
     fn pods_are_mended_whenever_they_are_written() {
         let old = json!({"metadata": {}, "spec": {"terminationGracePeriodSeconds": -1}});
         for (seconds, stored) in [(-1, 1), (-30, 1), (0, 0), (30, 30)] {
-            let mut new = json!({"metadata": {"annotations": {"a": "b", "pod.beta.kubernetes.io/init-containers": "[]"}},
-                "spec": {"terminationGracePeriodSeconds": seconds}});
+            let mut new = json!({"metadata": {}, "spec": {"terminationGracePeriodSeconds": seconds}});
             prepare_update(&mut new, &old);
             assert_eq!(new["spec"]["terminationGracePeriodSeconds"], stored, "{seconds}");
-            assert_eq!(new["metadata"]["annotations"], json!({"a": "b"}));
         }
     }
 
