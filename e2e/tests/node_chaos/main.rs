@@ -88,8 +88,8 @@ fn strike_once(cluster: &Cluster, population: &mut Population<'_>, dice: &mut Di
     std::thread::sleep(jitter);
     if victim.is_runtime() {
         population.runtime_was_killed();
-    } else if OF_START.contains(&moment) {
-        population.start_was_cut_short(&pod);
+    } else {
+        population.kubelet_was_killed();
     }
     victim.strike(cluster, NODE, dice);
     // An exec ends with what carries it, and never hangs.

@@ -18,6 +18,8 @@ const STATIC: &str = "static";
 const STATIC_MIRROR: &str = "static-node-1";
 /// Time in which all pods have to be what they are to be, seconds.
 const SETTLED_WITHIN: u64 = 150;
+/// Longest time from a program's first word to the end of the call that started it.
+const START: Duration = Duration::from_secs(5);
 /// Time in which an exec has to end.
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
 
@@ -170,12 +172,19 @@ impl<'a> Population<'a> {
         self.starts.values_mut().for_each(|starts| *starts += 1);
     }
 
-    /// Counts a kill of the kubelet while a pod starts: containerd takes a start back whose caller is gone ("context
-    /// canceled"), also when the process has begun already, and the next kubelet starts the container again.
-    pub fn start_was_cut_short(&mut self, name: &str) {
-        if let Some(starts) = self.starts.get_mut(name) {
-            *starts += 1;
+    /// Counts a kill of the kubelet, which cuts short what starts at that time: containerd takes a start back whose caller is
+    /// gone ("context canceled"), also when the process has begun already, and the next kubelet starts the container again.
+    pub fn kubelet_was_killed(&mut self) {
+        let starting: Vec<String> = self.starts.keys().filter(|name| self.may_be_starting(name)).cloned().collect();
+        for name in starting {
+            self.starts.entry(name).and_modify(|starts| *starts += 1);
         }
+    }
+
+    /// Reports whether a pod's container has not begun yet, or a moment ago.
+    fn may_be_starting(&self, name: &str) -> bool {
+        let written = std::fs::metadata(self.page(name)).and_then(|page| page.modified());
+        written.map_or(true, |at| at.elapsed().is_ok_and(|age| age < START))
     }
 
     /// Number of times that the runtime was killed.
