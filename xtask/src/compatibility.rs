@@ -69,6 +69,9 @@ fn render(root: &Path, tree: &Tree) -> Result<String> {
     Ok(text)
 }
 
+/// Format strings that make a name together, one within another.
+const NESTED: usize = 2;
+
 type NamesByCrate = BTreeMap<&'static str, CodeNames>;
 
 /// The names that a program's code has.
@@ -111,11 +114,19 @@ impl CodeNames {
 
     /// Reports whether a flag, gate or metric is named.
     fn has(&self, name: &str) -> bool {
-        let is_literal = |part: &str| self.literals.contains(part);
-        is_literal(name)
-            || self.formats.iter().filter_map(|format| format.captures(name)).any(|parts| {
-                parts.iter().skip(1).flatten().all(|part| is_literal(part.as_str().trim_matches(['-', '_'])))
-            })
+        self.makes(name, NESTED)
+    }
+
+    /// Reports whether a name is written out, or made of parts that are, by format strings of this depth.
+    fn makes(&self, name: &str, depth: usize) -> bool {
+        let is_made = |part: &str| self.makes(part.trim_matches(['-', '_']), depth - 1);
+        self.literals.contains(name)
+            || depth > 0
+                && self
+                    .formats
+                    .iter()
+                    .filter_map(|format| format.captures(name))
+                    .any(|parts| parts.iter().skip(1).flatten().all(|part| is_made(part.as_str())))
     }
 
     /// Reports whether a field is named, also as one of a structure.
@@ -297,11 +308,18 @@ mod tests {
     #[test]
     fn names_are_literals_or_composed_of_literals() {
         let mut names = CodeNames::default();
-        let code = r#"read("cors"); read(format!("audit-{what}-{rest}")); ["log", "batch"]; at("eviction.hard"); self.max_pods"#;
+        let code = r#"read("cors"); read(format!("audit-{what}-{rest}")); ["log", "batch"]; at("eviction.hard"); self.max_pods;
+            count(format!("pages_{name}")); format!("asked_{how}")"#;
         names.add(code).expect("names");
-        for (name, expected) in
-            [("cors", true), ("audit-log-batch", true), ("audit-log-mode", false), ("audit", false), ("cor", false)]
-        {
+        for (name, expected) in [
+            ("cors", true),
+            ("audit-log-batch", true),
+            ("audit-log-mode", false),
+            ("audit", false),
+            ("cor", false),
+            ("pages_asked_log", true),
+            ("pages_asked_once", false),
+        ] {
             assert_eq!(names.has(name), expected, "{name}");
         }
         for (field, expected) in [("hard", true), ("maxPods", true), ("minPods", false)] {
