@@ -30,6 +30,7 @@ pub mod machine;
 pub mod network;
 pub mod node;
 pub mod pki;
+pub mod pod_watch;
 pub mod preflight;
 pub mod release;
 pub mod shell;

@@ -1,11 +1,13 @@
-//! Sandboxes and containers that are asked from a node's runtime directly, as `crictl` does it.
+//! Sandboxes and containers like those of pods, asked from a node's runtime directly, as `crictl` does it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use e2e::machine;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet::cri::{Client, Runtime as _, v1};
+use kubelet::workers::security::{self, ImageUser};
 use shared::traces::Tracer;
 
 /// Time that a call may take.
@@ -43,22 +45,45 @@ impl Runtime {
 
     async fn one(&self, number: usize) -> Result<()> {
         let name = format!("direct-{number}");
-        std::fs::create_dir_all(self.root.join(logs(&name).trim_start_matches('/'))).context("no folder of logs")?;
-        let config = self.sandbox(&name);
+        let mounts = self.files(&name)?;
+        let (pod, container) = (Pod::default(), Container::default());
+        let config = self.sandbox(&name, &pod);
         let sandbox = self.client.run_sandbox(config.clone(), "").await.context("no sandbox")?;
+        // Paths that are hidden are mounts, too: most of what a container costs beyond its process.
+        let context = security::container(&pod, &container, (&ImageUser::default(), None), "", false);
         let container = v1::ContainerConfig {
             metadata: Some(v1::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
             image: Some(v1::ImageSpec { image: "docker.io/library/busybox:1.36".to_owned(), ..Default::default() }),
             command: ["sleep", "100000"].map(str::to_owned).to_vec(),
             log_path: "main.log".to_owned(),
-            linux: Some(v1::LinuxContainerConfig::default()),
+            mounts,
+            linux: Some(v1::LinuxContainerConfig {
+                security_context: Some(context.map_err(anyhow::Error::msg)?),
+                ..Default::default()
+            }),
             ..Default::default()
         };
         let id = self.client.create_container(&sandbox, container, config).await.context("no container")?;
         self.client.start_container(&id).await.context("the container does not start")
     }
 
-    fn sandbox(&self, name: &str) -> v1::PodSandboxConfig {
+    /// Makes the files that every container of a pod has mounted, beside its logs.
+    fn files(&self, name: &str) -> Result<Vec<v1::Mount>> {
+        let folder = logs(name);
+        std::fs::create_dir_all(self.seen_from_here(&folder)).context("no folder of logs")?;
+        let mount = |(file, container_path): (&str, &str)| {
+            let host_path = format!("{folder}/{file}");
+            std::fs::write(self.seen_from_here(&host_path), "").context("no file to mount")?;
+            Ok(v1::Mount { host_path, container_path: container_path.to_owned(), ..Default::default() })
+        };
+        [("hosts", "/etc/hosts"), ("termination", "/dev/termination-log")].into_iter().map(mount).collect()
+    }
+
+    fn seen_from_here(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    fn sandbox(&self, name: &str, pod: &Pod) -> v1::PodSandboxConfig {
         v1::PodSandboxConfig {
             metadata: Some(v1::PodSandboxMetadata {
                 name: name.to_owned(),
@@ -70,6 +95,7 @@ impl Runtime {
             log_directory: logs(name),
             linux: Some(v1::LinuxPodSandboxConfig {
                 cgroup_parent: format!("{}/{name}", self.cgroup),
+                security_context: Some(security::sandbox(pod, None)),
                 ..Default::default()
             }),
             ..Default::default()
@@ -85,7 +111,7 @@ impl Runtime {
             };
             let own = all.into_iter().filter(own).map(|sandbox| async move {
                 let name = sandbox.metadata.map(|metadata| metadata.name).unwrap_or_default();
-                std::fs::remove_dir_all(self.root.join(logs(&name).trim_start_matches('/'))).ok();
+                std::fs::remove_dir_all(self.seen_from_here(&logs(&name))).ok();
                 self.client.stop_sandbox(&sandbox.id).await?;
                 self.client.remove_sandbox(&sandbox.id).await
             });
