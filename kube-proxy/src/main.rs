@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    shared::run::settle_names();
     let arguments = || std::env::args_os().skip(1);
     if let Some(code) = kube_proxy::explain::run(arguments()).or_else(|| kube_proxy::dry_run::run(arguments())) {
         return code;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    shared::run::settle_names();
     let arguments = || std::env::args_os().skip(1);
     if let Some(code) = scheduler::explain::run(arguments()).or_else(|| scheduler::replay::run(arguments())) {
         return code;

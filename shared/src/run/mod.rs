@@ -3,6 +3,7 @@
 mod blocks;
 mod log;
 mod memory;
+mod names;
 pub mod systemd;
 mod tasks;
 mod watchdog;
@@ -17,6 +18,7 @@ use crate::flags::{FlagSet, Stop};
 pub use blocks::Blocks;
 pub use log::{set_logging, set_verbosity, verbosity};
 pub use memory::release_memory;
+pub use names::settle_names;
 pub use tasks::{TaskGroup, contained, contained_async, panic_text};
 pub use watchdog::{Polls, apart, measure_polls, measured, measured_polls, process_time};
 
@@ -93,6 +95,7 @@ where
     F: FnOnce(FlagSet, Shutdown) -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
+    settle_names();
     let flags = match FlagSet::parse(component, std::env::args_os().skip(1)) {
         Ok(flags) => flags,
         Err(stop) => return ended_early(component, &stop),
