@@ -10,7 +10,7 @@ use shared::events::Recorder;
 use shared::flags::FlagSet;
 use shared::leader::{self, Outcome};
 use shared::run::{Shutdown, TaskGroup};
-use shared::serve::{Configz, Debugging, DelegatedOptions, Health, Probe, SecureOptions, Server, hostname};
+use shared::serve::{Configz, Debugging, DelegatedOptions, Health, Probe, SecureOptions, Server, Unhealthy, hostname};
 use tokio::sync::Notify;
 
 use crate::cloud::Provider;
@@ -18,7 +18,9 @@ use crate::controllers::TABLE;
 use crate::engine::context::{Clients, Context, HostPort};
 use crate::engine::heartbeat::Heartbeat;
 use crate::engine::metrics;
-use crate::engine::registry::{Controller, Selection, Started, known};
+use crate::engine::registry::{Controller, Started, known};
+use crate::engine::rest::RestError;
+use crate::engine::selection::Selection;
 use crate::engine::settings::Settings;
 use crate::migration::{self, Lock, Migration};
 use crate::options;
@@ -49,7 +51,7 @@ pub async fn run_in(cloud: Option<Arc<dyn Provider>>, flags: FlagSet, shutdown: 
     let health = Health::new();
     if elect {
         let checked = election.clone();
-        health.add(&[Probe::Healthz], "leaderElection", move || checked.check_health());
+        health.add(&[Probe::Healthz], "leaderElection", move || checked.check_health().map_err(Unhealthy::new));
     }
     serve(&flags, &health, &place.debugging, &tasks, &shutdown).await?;
     let manager = ControllerManager {
@@ -189,20 +191,20 @@ impl ControllerManager {
         let cx = Context::new(clients, tasks.clone(), term.clone(), settings, place);
         if let Err(why) = self.start_all(&cx, lock).await {
             // What this or others decide would be wrong or missing: another try begins from nothing.
-            let _ = self.failure.set(why);
+            let _ = self.failure.set(why.to_string());
             self.shutdown.trigger();
         }
         term.wait().await;
         tasks.drain(self.patience).await;
     }
 
-    async fn start_all(&self, cx: &Context, lock: Lock) -> Result<(), String> {
+    async fn start_all(&self, cx: &Context, lock: Lock) -> Result<(), StartError> {
         let heartbeat = Heartbeat::default();
         cx.spawn("heartbeat", heartbeat.clone().beat(cx.shutdown().clone()));
         for controller in migration::led(TABLE, self.migration.as_deref(), lock) {
             // Each waits for what it asks for, and for no other's.
             let started = self.start(&cx.scoped(), controller, &heartbeat).await;
-            started.map_err(|why| format!("error starting {}: {why}", controller.name))?;
+            started.map_err(|source| StartError { controller: controller.name, source })?;
             if controller.name == migration::FIRST {
                 self.tokens.notify_one();
             }
@@ -214,7 +216,7 @@ impl ControllerManager {
         Ok(())
     }
 
-    async fn start(&self, cx: &Context, controller: &Controller, heartbeat: &Heartbeat) -> Result<(), String> {
+    async fn start(&self, cx: &Context, controller: &Controller, heartbeat: &Heartbeat) -> Result<(), RestError> {
         if !cx.settings().controllers.wants(controller.name, controller.on_by_default) {
             tracing::info!(controller = controller.name, "Controller is disabled");
             return Ok(());
@@ -229,18 +231,26 @@ impl ControllerManager {
         match (controller.start)(cx).await {
             Ok(Started::Yes) => {
                 let heartbeat = heartbeat.clone();
-                self.health.add(&[Probe::Healthz], controller.name, move || heartbeat.check());
+                self.health.add(&[Probe::Healthz], controller.name, move || heartbeat.check().map_err(Unhealthy::new));
                 metrics::set("running_managed_controllers", &["kube-controller-manager", controller.name], 1.0);
                 tracing::info!(controller = controller.name, "Started controller");
             }
             Ok(Started::Skipped) => tracing::warn!(controller = controller.name, "Skipping controller"),
             Err(error) => {
                 tracing::error!(controller = controller.name, %error, "Error starting controller");
-                return Err(error.to_string());
+                return Err(error);
             }
         }
         Ok(())
     }
+}
+
+/// A controller that cannot start.
+#[derive(Debug, thiserror::Error)]
+#[error("error starting {controller}: {source}")]
+struct StartError {
+    controller: &'static str,
+    source: RestError,
 }
 
 /// Twice gives back what starting took: when caches are filled, and when everything has been looked at.

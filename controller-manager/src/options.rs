@@ -9,7 +9,7 @@ use shared::leader;
 use shared::status::field::aggregate;
 use shared::status::go_quote;
 
-use crate::engine::registry::Selection;
+use crate::engine::selection::Selection;
 
 /// (flag, most)
 const SLICES: [(&str, i64); 4] = [

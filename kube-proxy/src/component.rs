@@ -17,6 +17,7 @@ use shared::config::Settings as Fields;
 use shared::flags::FlagSet;
 use shared::informer::{Event, Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
+use shared::typed::ReadError;
 
 use crate::addresses::NodePortResolver;
 use crate::backend::{Backend, DryRun, Environment, Mode, Options, SyncError};
@@ -329,10 +330,10 @@ fn read<K: Object + Resource>(informer: &Informer<K>, content_type: &str, slim: 
         return;
     }
     informer.read_protobuf(move |raw| {
-        let schema = proto::schema::kind(K::GROUP, K::VERSION, K::KIND).ok_or("no schema")?;
+        let schema = proto::schema::kind(K::GROUP, K::VERSION, K::KIND).ok_or(ReadError::UnknownKind)?;
         let mut text = Vec::new();
-        to_json(schema, K::API_VERSION, K::KIND, raw, &mut text).map_err(|error| error.to_string())?;
-        let mut object: K = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        to_json(schema, K::API_VERSION, K::KIND, raw, &mut text)?;
+        let mut object: K = serde_json::from_slice(&text)?;
         slim(&mut object);
         Ok(object)
     });

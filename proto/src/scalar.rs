@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use thiserror::Error;
 
 const TIME_LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
 const MICRO_LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
@@ -28,6 +29,47 @@ pub fn float<F: std::fmt::Display + std::fmt::LowerExp>(value: &F) -> String {
 
 /// Seconds since the epoch and nanoseconds.
 pub(crate) type Instant = (i64, i32);
+
+/// Errors of reading a time, in the words of Go's `time.Parse`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TimeError {
+    /// The text has another form than the layout.
+    #[error("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {element:?}")]
+    Form {
+        /// The whole text.
+        text: String,
+        /// The layout, in Go's manner.
+        layout: &'static str,
+        /// Text that is left.
+        rest: String,
+        /// Element of the layout that should come next.
+        element: String,
+    },
+    /// A part of the time, as Go names it, is too large or too small.
+    #[error("parsing time {text:?}: {part} out of range")]
+    OutOfRange {
+        /// The whole text.
+        text: String,
+        /// The part: `month`.
+        part: &'static str,
+    },
+    /// Something follows the time.
+    #[error("parsing time {text:?}: extra text: {rest:?}")]
+    ExtraText {
+        /// The whole text.
+        text: String,
+        /// Text that follows.
+        rest: String,
+    },
+}
+
+/// Text that is not base64, in the words of Go's `base64.CorruptInputError`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("illegal base64 data at input byte {at}")]
+pub struct Base64Error {
+    /// Bytes before the first wrong one.
+    at: usize,
+}
 
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let y = if month <= 2 { year - 1 } else { year };
@@ -66,15 +108,16 @@ struct TimeParser<'a> {
 }
 
 impl<'a> TimeParser<'a> {
-    fn fail(&self, element: &str) -> String {
-        format!("parsing time {:?} as {:?}: cannot parse {:?} as {element:?}", self.whole, self.layout, self.rest)
+    fn fail(&self, element: &str) -> TimeError {
+        let (text, rest) = (self.whole.to_owned(), self.rest.to_owned());
+        TimeError::Form { text, layout: self.layout, rest, element: element.to_owned() }
     }
 
-    fn range(&self, what: &str) -> String {
-        format!("parsing time {:?}: {what} out of range", self.whole)
+    fn range(&self, part: &'static str) -> TimeError {
+        TimeError::OutOfRange { text: self.whole.to_owned(), part }
     }
 
-    fn digits(&mut self, count: usize, element: &str) -> Result<i64, String> {
+    fn digits(&mut self, count: usize, element: &str) -> Result<i64, TimeError> {
         let digits = self.rest.as_bytes().get(..count).filter(|b| b.iter().all(u8::is_ascii_digit));
         let Some(digits) = digits else { return Err(self.fail(element)) };
         let value = digits.iter().fold(0, |n, d| n * 10 + i64::from(d - b'0'));
@@ -82,7 +125,7 @@ impl<'a> TimeParser<'a> {
         Ok(value)
     }
 
-    fn literal(&mut self, text: &str) -> Result<(), String> {
+    fn literal(&mut self, text: &str) -> Result<(), TimeError> {
         self.rest = self.rest.strip_prefix(text).ok_or_else(|| self.fail(text))?;
         Ok(())
     }
@@ -101,7 +144,7 @@ impl<'a> TimeParser<'a> {
         nanos
     }
 
-    fn zone(&mut self) -> Result<i64, String> {
+    fn zone(&mut self) -> Result<i64, TimeError> {
         if let Some(rest) = self.rest.strip_prefix('Z') {
             self.rest = rest;
             return Ok(0);
@@ -130,7 +173,7 @@ impl<'a> TimeParser<'a> {
 }
 
 /// RFC 3339 to an instant. `micro` asks for exactly six fractional digits.
-pub(crate) fn parse_time(text: &str, micro: bool) -> Result<Instant, String> {
+pub(crate) fn parse_time(text: &str, micro: bool) -> Result<Instant, TimeError> {
     let mut p = TimeParser { whole: text, rest: text, layout: if micro { MICRO_LAYOUT } else { TIME_LAYOUT } };
     let year = p.digits(4, "2006")?;
     p.literal("-")?;
@@ -171,7 +214,7 @@ pub(crate) fn parse_time(text: &str, micro: bool) -> Result<Instant, String> {
     }
     let offset = p.zone()?;
     if !p.rest.is_empty() {
-        return Err(format!("parsing time {text:?}: extra text: {:?}", p.rest));
+        return Err(TimeError::ExtraText { text: text.to_owned(), rest: p.rest.to_owned() });
     }
     if day < 1 || day > days_in(year, month) {
         return Err(p.range("day"));
@@ -207,7 +250,7 @@ pub(crate) fn unix_time(seconds: f64) -> Option<String> {
 }
 
 /// Standard base64 with Go's error text; line breaks are ignored.
-pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, Base64Error> {
     let decoded = if text.contains(['\r', '\n']) {
         STANDARD.decode(text.replace(['\r', '\n'], ""))
     } else {
@@ -216,7 +259,7 @@ pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
     decoded.map_err(|_| {
         let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'\r' | b'\n');
         let at = text.bytes().position(|b| !valid(b)).unwrap_or(text.len() / 4 * 4);
-        format!("illegal base64 data at input byte {at}")
+        Base64Error { at }
     })
 }
 

@@ -268,9 +268,9 @@ fn the_version_and_kind_are_found_first() {
         json::type_meta(br#"{"kind":"Pod","apiVersion":"v1","x":[1]}"#),
         Ok(("v1".to_owned(), "Pod".to_owned()))
     );
-    assert_eq!(json::type_meta(br#"{"apiVersion":"v1","#), Err("unexpected end of JSON input".to_owned()));
+    assert_eq!(json::type_meta(br#"{"apiVersion":"v1","#), Err(json::SyntaxError::UnexpectedEnd.into()));
     assert_eq!(
-        json::type_meta(b"[]").expect_err("array"),
+        json::type_meta(b"[]").expect_err("array").to_string(),
         "json: cannot unmarshal array into Go value of type struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }"
     );
 }

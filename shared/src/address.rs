@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use thiserror::Error;
 
 /// An address in any accepted spelling; an IPv4 one within IPv6 is IPv4.
 #[must_use]
@@ -65,40 +66,62 @@ pub fn network_warnings(text: &str) -> Vec<String> {
     out
 }
 
-/// Parses a network strictly; the error has upstream's words.
-///
-/// # Errors
-/// The first thing that is wrong.
-pub fn strict_network(text: &str) -> Result<IpNet, String> {
-    let network =
-        network(text).ok_or_else(|| "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned())?;
-    if !is_standard(text) {
-        let mapped = matches!(split(text), Some((IpAddr::V6(v6), _)) if v6.to_ipv4_mapped().is_some());
-        return Err(if mapped && !has_zeros(text) {
-            "must not have an IPv4-mapped IPv6 address".to_owned()
-        } else {
-            "must not have leading 0s in IP or prefix length".to_owned()
-        });
-    }
-    if network.trunc() != network {
-        return Err("must not have bits set beyond the prefix length".to_owned());
-    }
-    let canonical = network.to_string();
-    if canonical == text { Ok(network) } else { Err(format!("must be in canonical form ({canonical:?})")) }
+/// Errors of the strict forms of addresses and networks, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StrictError {
+    /// No network.
+    #[error("must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")]
+    Network,
+    /// A network of IPv4 within IPv6.
+    #[error("must not have an IPv4-mapped IPv6 address")]
+    MappedNetwork,
+    /// Zeros in front of a number of a network.
+    #[error("must not have leading 0s in IP or prefix length")]
+    NetworkZeros,
+    /// A network with bits of a host.
+    #[error("must not have bits set beyond the prefix length")]
+    HostBits,
+    /// No address.
+    #[error("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
+    Address,
+    /// Zeros in front of a number of an address.
+    #[error("must not have leading 0s")]
+    AddressZeros,
+    /// An address of IPv4 within IPv6.
+    #[error("must not be an IPv4-mapped IPv6 address")]
+    MappedAddress,
+    /// Another form than this one.
+    #[error("must be in canonical form ({0:?})")]
+    NotCanonical(String),
 }
 
-/// Parses an address strictly; the error has upstream's words.
+/// Parses a network strictly.
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn strict_ip(text: &str) -> Result<IpAddr, String> {
-    let ip = ip(text).ok_or_else(|| "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned())?;
+pub fn strict_network(text: &str) -> Result<IpNet, StrictError> {
+    let network = network(text).ok_or(StrictError::Network)?;
+    if !is_standard(text) {
+        let mapped = matches!(split(text), Some((IpAddr::V6(v6), _)) if v6.to_ipv4_mapped().is_some());
+        return Err(if mapped && !has_zeros(text) { StrictError::MappedNetwork } else { StrictError::NetworkZeros });
+    }
+    if network.trunc() != network {
+        return Err(StrictError::HostBits);
+    }
+    let canonical = network.to_string();
+    if canonical == text { Ok(network) } else { Err(StrictError::NotCanonical(canonical)) }
+}
+
+/// Parses an address strictly.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn strict_ip(text: &str) -> Result<IpAddr, StrictError> {
+    let ip = ip(text).ok_or(StrictError::Address)?;
     match text.parse::<IpAddr>() {
-        Err(_) => Err("must not have leading 0s".to_owned()),
-        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
-            Err("must not be an IPv4-mapped IPv6 address".to_owned())
-        }
-        Ok(_) if ip.to_string() != text => Err(format!("must be in canonical form ({:?})", ip.to_string())),
+        Err(_) => Err(StrictError::AddressZeros),
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => Err(StrictError::MappedAddress),
+        Ok(_) if ip.to_string() != text => Err(StrictError::NotCanonical(ip.to_string())),
         Ok(_) => Ok(ip),
     }
 }
@@ -247,7 +270,7 @@ mod tests {
             ("192.168.0.1/0/99", valid),
             ("1.2.3.4", valid),
         ] {
-            assert_eq!(strict_network(text).err().unwrap_or_default(), want, "{text}");
+            assert_eq!(strict_network(text).err().map(|e| e.to_string()).unwrap_or_default(), want, "{text}");
         }
         for (text, want) in [
             ("::", ""),
@@ -255,7 +278,7 @@ mod tests {
             ("1.1.1.01", "must not have leading 0s"),
             ("::ffff:1.1.1.1", "must not be an IPv4-mapped IPv6 address"),
         ] {
-            assert_eq!(strict_ip(text).err().unwrap_or_default(), want, "{text}");
+            assert_eq!(strict_ip(text).err().map(|e| e.to_string()).unwrap_or_default(), want, "{text}");
         }
     }
 

@@ -265,20 +265,31 @@ impl Fields {
     }
 }
 
+/// Errors of finding a time zone, in the words of Go's `time.LoadLocation`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ZoneError {
+    /// No name of a zone: it could name a file elsewhere.
+    #[error("time: invalid location name")]
+    Name,
+    /// There is no zone of this name.
+    #[error("unknown time zone {0}")]
+    Unknown(String),
+}
+
 /// A time zone by its name.
 ///
 /// # Errors
-/// There is none of that name, in Go's words.
-pub fn zone(name: &str) -> Result<TimeZone, String> {
+/// There is none of that name.
+pub fn zone(name: &str) -> Result<TimeZone, ZoneError> {
     match name {
         "" | "UTC" => Ok(TimeZone::UTC),
         "Local" => Ok(TimeZone::system()),
-        name if name.contains("..") || name.starts_with(['/', '\\']) => Err("time: invalid location name".to_owned()),
+        name if name.contains("..") || name.starts_with(['/', '\\']) => Err(ZoneError::Name),
         // Names of zones are names of files: small letters are other letters.
         _ => TimeZone::get(name)
             .ok()
             .filter(|zone| zone.iana_name() == Some(name))
-            .ok_or_else(|| format!("unknown time zone {name}")),
+            .ok_or_else(|| ZoneError::Unknown(name.to_owned())),
     }
 }
 
@@ -404,7 +415,7 @@ mod tests {
             assert_eq!(zone(name).is_ok(), known, "{name}");
         }
         for name in ["../UTC", "/etc/localtime", "\\UTC"] {
-            assert_eq!(zone(name), Err("time: invalid location name".to_owned()));
+            assert_eq!(zone(name), Err(ZoneError::Name));
         }
     }
 

@@ -7,6 +7,7 @@ use proto::quantity::Quantity;
 use serde_json::Value;
 
 use crate::flags::FeatureGates;
+use crate::typed::ReadError;
 use crate::types::from_tree;
 
 /// Feature gate of all of this.
@@ -68,7 +69,7 @@ pub fn needed_to_change(old: &Pod, new: &Pod) -> Vec<&'static str> {
 ///
 /// # Errors
 /// A tree that is no pod.
-pub fn needed_to_change_trees(old: &Value, new: &Value) -> Result<Vec<&'static str>, String> {
+pub fn needed_to_change_trees(old: &Value, new: &Value) -> Result<Vec<&'static str>, ReadError> {
     Ok(needed_to_change(&from_tree(old)?, &from_tree(new)?))
 }
 

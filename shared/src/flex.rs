@@ -199,6 +199,11 @@ fn stamp(program: &Path) -> Option<Stamp> {
     Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
 }
 
+/// Name of a driver that is not there or does not answer `init`; upstream's text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no volume plugin matched")]
+pub struct NoDriver;
+
 /// A driver.
 #[derive(Debug)]
 pub struct FlexDriver {
@@ -263,18 +268,17 @@ impl Drivers {
     /// A driver that is there and has answered `init`. Programs may come, change and go at any time.
     ///
     /// # Errors
-    /// There is none; upstream's text.
-    pub async fn get(&self, driver: &str) -> Result<Arc<FlexDriver>, String> {
-        let missing = || "no volume plugin matched".to_owned();
-        let program = self.program(driver).ok_or_else(missing)?;
-        let stamp = stamp(&program).ok_or_else(missing)?;
+    /// [`NoDriver`].
+    pub async fn get(&self, driver: &str) -> Result<Arc<FlexDriver>, NoDriver> {
+        let program = self.program(driver).ok_or(NoDriver)?;
+        let stamp = stamp(&program).ok_or(NoDriver)?;
         let known = self.known.lock().get(driver).cloned();
         if let Some(known) = known.filter(|known| known.stamp == stamp) {
             return Ok(known);
         }
         let answer = run(&program, "init", &[]).await.map_err(|failure| {
             tracing::warn!(program = %program.display(), error = failure.text(), "Error creating Flexvolume plugin, skipping");
-            missing()
+            NoDriver
         })?;
         let found = Arc::new(FlexDriver { program, abilities: answer.abilities, stamp, unsupported: Mutex::default() });
         self.known.lock().insert(driver.to_owned(), Arc::clone(&found));

@@ -7,9 +7,20 @@ use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 
+/// Errors of watching a folder.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// The machine gave no watcher.
+    #[error(transparent)]
+    NoWatcher(Arc<notify::Error>),
+    /// The folder cannot be watched.
+    #[error(transparent)]
+    Folder(#[from] notify::Error),
+}
+
 /// Tells when files of folders changed. Reading them is no change: whoever reads because of one must not wake himself.
 pub struct FolderWatch {
-    watcher: notify::Result<RecommendedWatcher>,
+    watcher: Result<RecommendedWatcher, Arc<notify::Error>>,
     changed: Arc<Notify>,
 }
 
@@ -24,7 +35,7 @@ impl Default for FolderWatch {
             }
             waker.notify_one();
         });
-        Self { watcher, changed }
+        Self { watcher: watcher.map_err(Arc::new), changed }
     }
 }
 
@@ -41,10 +52,10 @@ impl FolderWatch {
     ///
     /// # Errors
     /// It is not there, or the machine has no watch left.
-    pub fn watch(&mut self, path: &Path) -> Result<(), String> {
+    pub fn watch(&mut self, path: &Path) -> Result<(), WatchError> {
         match &mut self.watcher {
-            Ok(watcher) => watcher.watch(path, RecursiveMode::NonRecursive).map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
+            Ok(watcher) => Ok(watcher.watch(path, RecursiveMode::NonRecursive)?),
+            Err(error) => Err(WatchError::NoWatcher(Arc::clone(error))),
         }
     }
 

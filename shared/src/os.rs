@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 
+use thiserror::Error;
+
 /// The words for the error number of a failed call; None of an error that no call of the system gave.
 ///
 /// Both libraries take them from the same table of the system: Go begins with a small letter, and leaves out the number.
@@ -21,14 +23,38 @@ pub fn explain(error: &io::Error) -> String {
     words(error).unwrap_or_else(|| error.to_string())
 }
 
+/// Failed operation on a file, in the words of Go's `fs.PathError`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{operation} {path}: {words}")]
+pub struct FileError {
+    operation: &'static str,
+    path: String,
+    words: String,
+    kind: io::ErrorKind,
+}
+
+impl FileError {
+    /// Error of an operation (`open`) on a path.
+    #[must_use]
+    pub fn new(operation: &'static str, path: impl Into<String>, error: &io::Error) -> Self {
+        Self { operation, path: path.into(), words: explain(error), kind: error.kind() }
+    }
+
+    /// Returns the kind of the failure.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.kind
+    }
+}
+
 /// The content of a file.
 ///
 /// # Errors
 /// `open PATH: WHY`, or `read PATH: WHY` for a directory.
-pub fn read(path: &str) -> Result<Vec<u8>, String> {
-    let mut file = File::open(path).map_err(|e| format!("open {path}: {}", explain(&e)))?;
+pub fn read(path: &str) -> Result<Vec<u8>, FileError> {
+    let mut file = File::open(path).map_err(|e| FileError::new("open", path, &e))?;
     let mut content = Vec::new();
-    file.read_to_end(&mut content).map_err(|e| format!("read {path}: {}", explain(&e)))?;
+    file.read_to_end(&mut content).map_err(|e| FileError::new("read", path, &e))?;
     Ok(content)
 }
 
@@ -55,7 +81,9 @@ mod tests {
 
     #[test]
     fn files() {
-        assert_eq!(read("/nowhere").expect_err("none"), "open /nowhere: no such file or directory");
-        assert_eq!(read("/").expect_err("a directory"), "read /: is a directory");
+        let missing = read("/nowhere").expect_err("none");
+        assert_eq!(missing.to_string(), "open /nowhere: no such file or directory");
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        assert_eq!(read("/").expect_err("a directory").to_string(), "read /: is a directory");
     }
 }

@@ -4,6 +4,7 @@
 //! brackets in brackets are themselves, and counts end at a thousand, also those of repetitions in repetitions. Pure.
 
 use regex::Regex;
+use thiserror::Error;
 
 /// Largest compiled form of a pattern, in bytes. A class such as `\p{L}` takes a hundred kilobytes each time it counts;
 /// the other library writes it down once, and has room for as much as this and more.
@@ -11,11 +12,27 @@ const BYTES: usize = 1 << 26;
 /// Largest count, and largest product of counts of repetitions in repetitions.
 const MOST: i64 = 1_000;
 
+/// Errors of a pattern, in the words of Go's `syntax.Error`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PatternError {
+    /// A part of the text is no pattern.
+    #[error("error parsing regexp: {problem}: `{part}`")]
+    Syntax {
+        /// Problem of the part.
+        problem: &'static str,
+        /// The part.
+        part: String,
+    },
+    /// The compiled form takes more memory than it may.
+    #[error("error parsing regexp: expression too large: `{0}`")]
+    TooLarge(String),
+}
+
 /// Compiles a pattern.
 ///
 /// # Errors
-/// In the words of Go's library.
-pub fn compile(text: &str) -> Result<Regex, String> {
+/// [`PatternError`].
+pub fn compile(text: &str) -> Result<Regex, PatternError> {
     compile_within(text, BYTES)
 }
 
@@ -23,10 +40,11 @@ pub fn compile(text: &str) -> Result<Regex, String> {
 ///
 /// # Errors
 /// As [`compile`].
-pub fn compile_within(text: &str, bytes: usize) -> Result<Regex, String> {
-    let translated = translate(text).map_err(|Wrong(what, at)| format!("error parsing regexp: {what}: `{at}`"))?;
+pub fn compile_within(text: &str, bytes: usize) -> Result<Regex, PatternError> {
+    let translated =
+        translate(text).map_err(|Wrong(problem, part)| PatternError::Syntax { problem, part: part.to_owned() })?;
     let compiled = regex::RegexBuilder::new(&translated).size_limit(bytes).build();
-    compiled.map_err(|_| format!("error parsing regexp: expression too large: `{text}`"))
+    compiled.map_err(|_| PatternError::TooLarge(text.to_owned()))
 }
 
 /// Error of a pattern, with the offending part.
@@ -417,7 +435,7 @@ mod tests {
             ("a\\", "trailing backslash at end of expression: ``"),
         ] {
             let why = compile(text).expect_err(text);
-            assert_eq!(why, format!("error parsing regexp: {want}"), "{text}");
+            assert_eq!(why.to_string(), format!("error parsing regexp: {want}"), "{text}");
         }
     }
 

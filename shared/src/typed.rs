@@ -9,11 +9,29 @@ use proto::schema::{Card, Field, Message, ValueKind};
 use proto::{json, protobuf};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use thiserror::Error;
 
 /// Go's zero `metav1.Time`, which is `null` in JSON, where a type has to have a time.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 /// [`jiff::Timestamp::MAX`], which leaves room for every time zone; Go knows times up to the end of that year.
 const LAST_TIME: &str = "9999-12-30T22:00:00Z";
+
+/// Errors of reading an object.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// The derived decoder refuses the text.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// The decoder of the schema refuses the text, as Go's does.
+    #[error(transparent)]
+    Schema(#[from] json::DecodeError),
+    /// Malformed protobuf.
+    #[error(transparent)]
+    Protobuf(#[from] protobuf::Error),
+    /// There is no schema of the kind.
+    #[error("no such kind")]
+    UnknownKind,
+}
 
 /// Reads an object from JSON. `schema` is asked for only where the type's own decoder refuses; without one, that decides.
 ///
@@ -22,13 +40,13 @@ const LAST_TIME: &str = "9999-12-30T22:00:00Z";
 pub fn from_json<T: DeserializeOwned>(
     schema: impl FnOnce() -> Option<&'static Message>,
     text: &[u8],
-) -> Result<T, String> {
+) -> Result<T, ReadError> {
     let strict = match serde_json::from_slice(text) {
         Ok(object) => return Ok(object),
-        Err(error) => error.to_string(),
+        Err(error) => error,
     };
-    let Some(schema) = schema() else { return Err(strict) };
-    let decoded = json::decode(schema, text, json::Strictness::Ignore).map_err(|error| error.to_string())?;
+    let Some(schema) = schema() else { return Err(strict.into()) };
+    let decoded = json::decode(schema, text, json::Strictness::Ignore)?;
     from_decoded(schema, decoded.value)
 }
 
@@ -36,15 +54,14 @@ pub fn from_json<T: DeserializeOwned>(
 ///
 /// # Errors
 /// Malformed bytes.
-pub fn from_protobuf<T: DeserializeOwned>(schema: &Message, raw: &[u8]) -> Result<T, String> {
-    from_decoded(schema, protobuf::decode(schema, raw).map_err(|error| error.to_string())?)
+pub fn from_protobuf<T: DeserializeOwned>(schema: &Message, raw: &[u8]) -> Result<T, ReadError> {
+    from_decoded(schema, protobuf::decode(schema, raw)?)
 }
 
 /// Reads an object from a tree that was decoded by its schema.
-fn from_decoded<T: DeserializeOwned>(schema: &Message, mut tree: Value) -> Result<T, String> {
+fn from_decoded<T: DeserializeOwned>(schema: &Message, mut tree: Value) -> Result<T, ReadError> {
     make_readable(schema, &mut tree);
-    let text = serde_json::to_vec(&tree).map_err(|error| error.to_string())?;
-    serde_json::from_slice(&text).map_err(|error| error.to_string())
+    Ok(serde_json::from_slice(&serde_json::to_vec(&tree)?)?)
 }
 
 /// Makes members readable by derived decoders: those that are null are left out, or have their type's zero value where a

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::informer::Cached;
-use crate::typed;
+use crate::typed::{self, ReadError};
 
 /// The annotation that named the storage class of claims and volumes before there was a field.
 pub const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -111,7 +111,7 @@ fn old_class(meta: &ObjectMeta) -> Option<&str> {
 ///
 /// # Errors
 /// The tree is none of such an object.
-pub fn from_tree<T: Cached>(tree: &Value) -> Result<T, String> {
+pub fn from_tree<T: Cached>(tree: &Value) -> Result<T, ReadError> {
     typed::from_json(T::schema, tree.to_string().as_bytes())
 }
 

@@ -1,9 +1,13 @@
 //! URLs as Go's `net/url` takes them apart and puts them together again, which is byte by byte: a text need not be UTF-8.
 
+mod error;
+
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use crate::status::go_quote;
+
+pub use error::{UrlError, UrlProblem};
 
 /// User info of a URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,10 +77,10 @@ impl Url {
     /// Takes a text apart.
     ///
     /// # Errors
-    /// In Go's words.
-    pub fn parse(text: &[u8]) -> Result<Self, String> {
+    /// The first problem.
+    pub fn parse(text: &[u8]) -> Result<Self, UrlError> {
         let (before, fragment) = cut(text, b'#');
-        let wrong = |of: &[u8], why: String| format!("parse {}: {why}", quoted(of));
+        let wrong = |of: &[u8], problem| UrlError { text: quoted(of), problem };
         let mut url = Self::parts(before, false).map_err(|why| wrong(before, why))?;
         url.fragment = unescaped(fragment, UrlPart::Fragment).map_err(|why| wrong(text, why))?;
         url.written_fragment = odd(fragment, &url.fragment, UrlPart::Fragment);
@@ -87,17 +91,17 @@ impl Url {
     /// it.
     ///
     /// # Errors
-    /// In Go's words.
-    pub fn parse_request(text: &[u8]) -> Result<Self, String> {
-        Self::parts(text, true).map_err(|why| format!("parse {}: {why}", quoted(text)))
+    /// The first problem.
+    pub fn parse_request(text: &[u8]) -> Result<Self, UrlError> {
+        Self::parts(text, true).map_err(|problem| UrlError { text: quoted(text), problem })
     }
 
-    fn parts(text: &[u8], request: bool) -> Result<Self, String> {
+    fn parts(text: &[u8], request: bool) -> Result<Self, UrlProblem> {
         if text.iter().any(|byte| byte.is_ascii_control()) {
-            return Err("net/url: invalid control character in URL".to_owned());
+            return Err(UrlProblem::ControlCharacter);
         }
         if text.is_empty() && request {
-            return Err("empty url".to_owned());
+            return Err(UrlProblem::Empty);
         }
         let mut url = Self::default();
         if text == b"*" {
@@ -115,10 +119,10 @@ impl Url {
                 return Ok(url);
             }
             if request {
-                return Err("invalid URI for request".to_owned());
+                return Err(UrlProblem::NotForRequests);
             }
             if cut(rest, b'/').0.contains(&b':') {
-                return Err("first path segment in URL cannot contain colon".to_owned());
+                return Err(UrlProblem::FirstSegment);
             }
         }
         let path = match rest.strip_prefix(b"//") {
@@ -291,30 +295,30 @@ fn quoted(text: &[u8]) -> String {
     go_quote(&String::from_utf8_lossy(text))
 }
 
-fn scheme(text: &[u8]) -> Result<(&[u8], &[u8]), String> {
+fn scheme(text: &[u8]) -> Result<(&[u8], &[u8]), UrlProblem> {
     let end = text.iter().position(|byte| !byte.is_ascii_alphanumeric() && !b"+-.".contains(byte));
     match end.filter(|end| text[*end] == b':') {
-        Some(0) => Err("missing protocol scheme".to_owned()),
+        Some(0) => Err(UrlProblem::NoScheme),
         Some(end) if text[0].is_ascii_alphabetic() => Ok((&text[..end], &text[end + 1..])),
         _ => Ok((&[], text)),
     }
 }
 
-fn authority(text: &[u8]) -> Result<(Option<User>, Vec<u8>), String> {
+fn authority(text: &[u8]) -> Result<(Option<User>, Vec<u8>), UrlProblem> {
     let Some(at) = text.iter().rposition(|byte| *byte == b'@') else { return Ok((None, host(text)?)) };
     let (user, host) = (&text[..at], host(&text[at + 1..])?);
     if !user.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(byte)) {
-        return Err("net/url: invalid userinfo".to_owned());
+        return Err(UrlProblem::UserInfo);
     }
     let (name, password) = cut(user, b':');
     let password = user.contains(&b':').then(|| unescaped(password, UrlPart::User)).transpose()?;
     Ok((Some(User { name: unescaped(name, UrlPart::User)?, password }), host))
 }
 
-fn host(text: &[u8]) -> Result<Vec<u8>, String> {
+fn host(text: &[u8]) -> Result<Vec<u8>, UrlProblem> {
     match text.iter().rposition(|byte| *byte == b'[') {
         Some(0) => literal(text),
-        Some(_) => Err("invalid IP-literal".to_owned()),
+        Some(_) => Err(UrlProblem::IpLiteral),
         None => {
             judge_port(text.iter().rposition(|byte| *byte == b':').map_or(&[][..], |colon| &text[colon..]))?;
             unescaped(text, UrlPart::Host)
@@ -323,8 +327,8 @@ fn host(text: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// An IPv6 address in brackets, and maybe a port.
-fn literal(text: &[u8]) -> Result<Vec<u8>, String> {
-    let end = text.iter().rposition(|byte| *byte == b']').ok_or("missing ']' in host")?;
+fn literal(text: &[u8]) -> Result<Vec<u8>, UrlProblem> {
+    let end = text.iter().rposition(|byte| *byte == b']').ok_or(UrlProblem::OpenLiteral)?;
     judge_port(&text[end + 1..])?;
     let inside = &text[1..end];
     let zone = inside.windows(3).position(|three| three == b"%25").unwrap_or(inside.len());
@@ -334,17 +338,17 @@ fn literal(text: &[u8]) -> Result<Vec<u8>, String> {
     let (address, zone) = shown.split_once('%').map_or((shown.as_str(), None), |(address, zone)| (address, Some(zone)));
     if zone == Some("") || address.parse::<Ipv6Addr>().is_err() {
         if address.parse::<std::net::Ipv4Addr>().is_ok() {
-            return Err("invalid IP-literal".to_owned());
+            return Err(UrlProblem::IpLiteral);
         }
-        return Err(format!("invalid host: ParseAddr({}): unable to parse IP", go_quote(&shown)));
+        return Err(UrlProblem::Address(go_quote(&shown)));
     }
     Ok([b"[", host.as_slice(), b"]", &text[end + 1..]].concat())
 }
 
 /// Validates a port: empty, or a colon and digits, or the colon alone.
-fn judge_port(text: &[u8]) -> Result<(), String> {
+fn judge_port(text: &[u8]) -> Result<(), UrlProblem> {
     let fits = text.is_empty() || (text[0] == b':' && text[1..].iter().all(u8::is_ascii_digit));
-    if fits { Ok(()) } else { Err(format!("invalid port {} after host", quoted(text))) }
+    if fits { Ok(()) } else { Err(UrlProblem::Port(quoted(text))) }
 }
 
 /// Returns the text as written where the canonical encoding differs, else nothing.
@@ -371,21 +375,21 @@ fn escaped(text: &[u8], part: UrlPart) -> Vec<u8> {
     out
 }
 
-fn unescaped(text: &[u8], part: UrlPart) -> Result<Vec<u8>, String> {
+fn unescaped(text: &[u8], part: UrlPart) -> Result<Vec<u8>, UrlProblem> {
     let host = matches!(part, UrlPart::Host | UrlPart::Zone);
     let digit = |at: usize| char::from(*text.get(at)?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (mut out, mut i) = (Vec::with_capacity(text.len()), 0);
     while let Some(byte) = text.get(i) {
         if *byte != b'%' {
             if host && byte.is_ascii() && part.escapes(*byte) {
-                return Err(format!("invalid character {} in host name", quoted(&[*byte])));
+                return Err(UrlProblem::HostCharacter(quoted(&[*byte])));
             }
             out.push(*byte);
             i += 1;
             continue;
         }
         let escape = &text[i..text.len().min(i + 3)];
-        let wrong = || format!("invalid URL escape {}", quoted(escape));
+        let wrong = || UrlProblem::Escape(quoted(escape));
         let (high, low) = digit(i + 1).zip(digit(i + 2)).ok_or_else(wrong)?;
         let plain = high << 4 | low;
         let forbidden = match part {
@@ -494,6 +498,7 @@ mod tests {
             ("http://a/b", Ok("/b")),
         ] {
             let got = Url::parse_request(text.as_bytes()).map(|url| String::from_utf8(url.path).expect("ASCII"));
+            let got = got.map_err(|e| e.to_string());
             let want = want.map(str::to_owned).map_err(|why| format!("parse {}: {why}", go_quote(text)));
             assert_eq!(got, want, "{text}");
         }
@@ -512,7 +517,8 @@ mod tests {
             ("https://a b@x", "net/url: invalid userinfo"),
             ("https://x\n", "net/url: invalid control character in URL"),
         ] {
-            assert_eq!(Url::parse(text.as_bytes()), Err(format!("parse {}: {want}", go_quote(text))));
+            let why = Url::parse(text.as_bytes()).expect_err(text).to_string();
+            assert_eq!(why, format!("parse {}: {want}", go_quote(text)));
         }
     }
 }

@@ -184,7 +184,7 @@ fn restore_managed_fields(object: &mut Value, before: &Value) -> Option<String> 
     if object.pointer(FIELDS) == before.pointer(FIELDS) {
         return None;
     }
-    let why = apply::complaint(object)?;
+    let why = apply::complaint(object)?.to_string();
     strategy::restore(&mut object["metadata"], &before["metadata"], "managedFields");
     Some(why)
 }

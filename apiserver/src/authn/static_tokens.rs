@@ -21,8 +21,8 @@ pub enum TokenFileError {
         found: usize,
     },
     /// Cannot be read.
-    #[error("{0}")]
-    Read(String),
+    #[error(transparent)]
+    Read(#[from] shared::os::FileError),
 }
 
 /// The tokens of a file.

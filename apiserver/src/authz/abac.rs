@@ -19,7 +19,8 @@ pub enum Error {
         /// The file.
         path: String,
         /// Cause.
-        why: String,
+        #[source]
+        why: shared::os::FileError,
     },
     /// A line cannot.
     #[error("error reading policy file {path}, line {line}: {text}: {why}")]

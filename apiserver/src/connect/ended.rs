@@ -59,7 +59,7 @@ impl CommandEnd {
         let wrong = |why: &str| Self::failed(&format!("error stream protocol error: {why}"));
         let not_understood = |why: &str| wrong(&format!("{why} in {}", go_quote(&text)));
         if let Err(why) = json::syntax(said) {
-            return not_understood(&why);
+            return not_understood(&why.to_string());
         }
         match serde_json::from_slice::<KubeletStatus>(said) {
             Err(why) => not_understood(&why.to_string()),

@@ -4,7 +4,7 @@
 use proto::Value;
 use rand::Rng;
 use serde_json::{Map, json};
-use shared::flags::parse_unsigned_decimal;
+use shared::flags::{NumberError, parse_unsigned_decimal};
 
 /// Characters of generated name suffixes: no vowels, nothing that looks like something else.
 const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -56,7 +56,7 @@ pub fn set_text(object: &mut Value, field: &str, value: &str) {
 }
 
 /// The object's revision as a number; 0 when it has none.
-pub fn revision(object: &Value) -> Result<i64, String> {
+pub fn revision(object: &Value) -> Result<i64, NumberError> {
     match text(object, "resourceVersion") {
         "" => Ok(0),
         v => parse_unsigned_decimal(v).map(|n| i64::try_from(n).unwrap_or(i64::MAX)),

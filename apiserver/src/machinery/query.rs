@@ -44,7 +44,7 @@ impl Query {
     /// An integer, `None` when absent.
     pub fn int(&self, key: &str) -> Result<Option<i64>, Status> {
         let Some(text) = self.get(key) else { return Ok(None) };
-        parse_decimal(text).map(Some).map_err(|why| Status::bad_request(&why))
+        parse_decimal(text).map(Some).map_err(|why| Status::bad_request(&why.to_string()))
     }
 }
 

@@ -46,7 +46,7 @@ impl NameRule {
             Self::Subdomain | Self::WholeSubdomain => dns1123_subdomain(&part),
             Self::Label => dns1123_label(&part),
             Self::Service => dns1035_label(&part),
-            Self::Address => address::strict_ip(name).err().into_iter().collect(),
+            Self::Address => address::strict_ip(name).err().map(|e| e.to_string()).into_iter().collect(),
             Self::PathSegment => path_segment(name, prefix),
             Self::StorageVersion => storage_version(name),
             Self::ConfigKey => config_key(name),

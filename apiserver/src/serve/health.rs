@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use shared::flags::FlagSet;
-use shared::serve::{HealthResponse, Probe, Report, Tally, slis};
+use shared::serve::{HealthResponse, Probe, Report, Tally, Unhealthy, slis};
 
 use crate::bootstrap::{HookProgress, StorageVersions, storage_versions};
 use crate::election;
@@ -150,8 +150,8 @@ fn hook_name(hook: &str) -> String {
     if hook == "autoregister-completion" { hook.to_owned() } else { format!("poststarthook/{hook}") }
 }
 
-fn check_done(flag: &AtomicBool) -> Result<(), String> {
-    if flag.load(Ordering::Acquire) { Ok(()) } else { Err("not finished".to_owned()) }
+fn check_done(flag: &AtomicBool) -> Result<(), Unhealthy> {
+    if flag.load(Ordering::Acquire) { Ok(()) } else { Err(Unhealthy::new("not finished")) }
 }
 
 impl HealthChecks {
@@ -193,29 +193,31 @@ impl HealthChecks {
         self.results.reset();
     }
 
-    async fn check(&self, name: &str, probe: Probe) -> Result<(), String> {
+    async fn check(&self, name: &str, probe: Probe) -> Result<(), Unhealthy> {
         let spared = self.grace.ignores(name, probe);
         let outcome = if spared { Ok(()) } else { self.run_check(name).await };
         self.results.record(name, probe, outcome.is_ok());
         outcome
     }
 
-    async fn run_check(&self, name: &str) -> Result<(), String> {
+    async fn run_check(&self, name: &str) -> Result<(), Unhealthy> {
         let m = &self.milestones;
         match name {
             "etcd" | "etcd-readiness" => {
                 let patience = if name == "etcd" { self.etcd_timeouts.0 } else { self.etcd_timeouts.1 };
                 match tokio::time::timeout(patience, self.store.revision()).await {
                     Ok(Ok(_)) => Ok(()),
-                    Ok(Err(e)) => Err(e.to_string()),
-                    Err(_) => Err("error getting data from etcd: context deadline exceeded".to_owned()),
+                    Ok(Err(e)) => Err(Unhealthy::new(e)),
+                    Err(_) => Err(Unhealthy::new("error getting data from etcd: context deadline exceeded")),
                 }
             }
             "informer-sync" => check_done(&m.synced),
             STORAGE_READINESS if self.grace.caches.is_some_and(|limit| self.grace.started.elapsed() > limit) => Ok(()),
             STORAGE_READINESS => check_done(&m.synced),
-            kms if kms.starts_with("kms-provider") => self.encryption.as_ref().map_or(Ok(()), |e| e.check(kms)),
-            "shutdown" if m.stopping.load(Ordering::Acquire) => Err("process is shutting down".to_owned()),
+            kms if kms.starts_with("kms-provider") => {
+                self.encryption.as_ref().map_or(Ok(()), |e| e.check(kms)).map_err(Unhealthy::new)
+            }
+            "shutdown" if m.stopping.load(Ordering::Acquire) => Err(Unhealthy::new("process is shutting down")),
             "poststarthook/start-system-namespaces-controller" => check_done(&m.namespaces),
             "poststarthook/bootstrap-controller" => check_done(&m.service),
             "poststarthook/start-service-ip-repair-controllers" => {
@@ -225,9 +227,9 @@ impl HealthChecks {
             "poststarthook/priority-and-fairness-config-consumer" => check_done(&m.flow),
             "autoregister-completion" => check_done(&m.registered),
             storage_versions::HOOK if self.versions.as_ref().is_some_and(|versions| !versions.is_complete()) => {
-                Err("not finished".to_owned())
+                Err(Unhealthy::new("not finished"))
             }
-            n if self.bootstrap.hooks().contains(&n) => self.bootstrap.check(n),
+            n if self.bootstrap.hooks().contains(&n) => self.bootstrap.check(n).map_err(Unhealthy::new),
             _ => Ok(()),
         }
     }

@@ -48,8 +48,8 @@ pub struct Config {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
-    #[error("{0}")]
-    Read(String),
+    #[error(transparent)]
+    Read(#[from] shared::os::FileError),
     /// A file holds no usable key.
     #[error("failed to parse key file {path}: {why}")]
     Key {

@@ -116,7 +116,7 @@ fn json(data: &Value, key: &str, out: &mut FieldErrors) {
     let Some(encoded) = get(data, key).as_str() else { return };
     let bytes = STANDARD.decode(encoded).unwrap_or_default();
     let complaint = match proto::json::syntax(&bytes) {
-        Err(why) => why,
+        Err(why) => why.to_string(),
         Ok(()) => match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
             Some(b'{' | b'n') => return,
             first => {

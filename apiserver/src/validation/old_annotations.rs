@@ -28,7 +28,7 @@ enum AnnotationForm {
 }
 
 fn parse(text: &str, wanted: AnnotationForm) -> Result<Value, String> {
-    proto::json::syntax(text.as_bytes())?;
+    proto::json::syntax(text.as_bytes()).map_err(|e| e.to_string())?;
     let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let what = match (&value, wanted) {
         (Value::Null, _)

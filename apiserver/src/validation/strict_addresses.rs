@@ -2,7 +2,7 @@
 //! was there before may be spelled oddly, and not even that in some fields.
 
 use proto::Value;
-use shared::address::{strict_ip, strict_network};
+use shared::address::{StrictError, strict_ip, strict_network};
 use shared::status::field::{Error, Path};
 
 use super::meta::annotation;
@@ -159,8 +159,8 @@ fn network(text: &str) -> Option<String> {
 
 /// Explains why a spelling is refused. Text that is no address is refused elsewhere, and these fields need no canonical
 /// form.
-fn odd<T>(read: Result<T, String>) -> Option<String> {
-    read.err().filter(|why| why.starts_with("must not"))
+fn odd<T>(read: Result<T, StrictError>) -> Option<String> {
+    read.err().map(|why| why.to_string()).filter(|why| why.starts_with("must not"))
 }
 
 #[cfg(test)]

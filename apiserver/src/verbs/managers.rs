@@ -103,16 +103,18 @@ fn apply_as(
     write: &Write<'_>,
     options: &WriteOptions,
 ) -> Result<Value, Status> {
-    let outcome = apply::apply(schema, old, config, write, options.force).map_err(|e| match e {
-        Error::BadRequest(text) => Status::bad_request(&text),
-        Error::Unknown(text) => Status::unknown(&text),
-        Error::Conflicts(conflicts) => {
-            let message = Error::Conflicts(conflicts.clone()).to_string();
-            let pairs: Vec<(String, String)> =
-                conflicts.into_iter().map(|c| (format!("conflict with {}", c.owner), c.field)).collect();
-            let mut status = Status::apply_conflict(&pairs);
-            status.message = message;
-            status
+    let outcome = apply::apply(schema, old, config, write, options.force).map_err(|e| {
+        let message = e.to_string();
+        match e {
+            Error::Conflicts(conflicts) => {
+                let pairs: Vec<(String, String)> =
+                    conflicts.into_iter().map(|c| (format!("conflict with {}", c.owner), c.field)).collect();
+                let mut status = Status::apply_conflict(&pairs);
+                status.message = message;
+                status
+            }
+            refused if refused.is_bad_request() => Status::bad_request(&message),
+            _ => Status::unknown(&message),
         }
     })?;
     Ok(outcome.object)

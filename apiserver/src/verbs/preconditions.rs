@@ -13,7 +13,7 @@ use crate::registry::strategy::Strategy;
 
 /// A write on another revision than the stored one fails.
 pub(super) fn check_revision(t: &WriteTarget<'_>, strategy: &Strategy, new: &Value, stored: i64) -> Result<(), Status> {
-    let asked = meta::revision(new).map_err(|e| Status::unknown(&e))?;
+    let asked = meta::revision(new).map_err(|e| Status::unknown(&e.to_string()))?;
     if asked == 0 && !strategy.unconditional_update {
         let e = field::Error::invalid(
             field::Path::new("metadata").child("resourceVersion"),

@@ -97,7 +97,7 @@ pub fn warnings(
 }
 
 fn complaint(expression: &str, variables: &Declared) -> Option<String> {
-    Program::check(expression, variables).err()
+    Program::check(expression, variables).err().map(|e| e.to_string())
 }
 
 /// Returns the variables of an expression that is about an object of this type. Parameters of an unknown type are not

@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn check(source: &str, variables: &Declared) -> Result<(), String> {
-        Program::check(source, variables).map(drop)
+        Program::check(source, variables).map(drop).map_err(|e| e.to_string())
     }
 
     #[test]

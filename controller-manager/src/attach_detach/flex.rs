@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{AttachedVolume, PersistentVolume, Volume};
 use parking_lot::Mutex;
-use shared::flex::{CallFailure, Drivers, FlexDriver, FlexVolume, split};
+use shared::flex::{CallFailure, Drivers, FlexDriver, FlexVolume, NoDriver, split};
 use shared::workqueue::Queue;
 
 use super::report::{self, VolumeOperation};
@@ -25,6 +25,17 @@ const INIT: Duration = Duration::from_secs(10);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
 /// Names in a node's status that begin so are of other plugins.
 const OTHERS: &str = "kubernetes.io/";
+
+/// Failures of attaching a volume or detaching it.
+#[derive(Debug, thiserror::Error)]
+enum DriverError {
+    /// There is no such driver.
+    #[error(transparent)]
+    NoDriver(#[from] NoDriver),
+    /// The driver's message.
+    #[error("{0}")]
+    Failed(String),
+}
 
 /// A FlexVolume that pods need.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,7 +214,7 @@ impl FlexAttacher {
         concerned.into_iter().for_each(|node| self.queue.add(node));
     }
 
-    fn count(operation: VolumeOperation, driver: &str, begun: Instant, outcome: &Result<String, String>) {
+    fn count(operation: VolumeOperation, driver: &str, begun: Instant, outcome: &Result<String, DriverError>) {
         report::ended(operation, driver, outcome.is_ok(), clock::instant().saturating_duration_since(begun));
     }
 
@@ -225,18 +236,18 @@ impl FlexAttacher {
                 Err(error) => {
                     entry.failures = entry.failures.saturating_add(1);
                     entry.retry_at = Some(clock::instant() + pause(entry.failures));
-                    entry.error = Some(error);
+                    entry.error = Some(error.to_string());
                 }
             });
         });
     }
 
-    async fn call_attach(&self, volume: &FlexVolume, node: &str) -> Result<String, String> {
+    async fn call_attach(&self, volume: &FlexVolume, node: &str) -> Result<String, DriverError> {
         let driver = self.drivers.get(&volume.driver).await?;
         match driver.call("attach", &[&volume.json(BTreeMap::new()), node]).await {
             Ok(answer) => Ok(answer.device),
             Err(CallFailure::NotSupported) => Ok(String::new()),
-            Err(CallFailure::Failed(error)) => Err(error),
+            Err(CallFailure::Failed(error)) => Err(DriverError::Failed(error)),
         }
     }
 
@@ -255,7 +266,7 @@ impl FlexAttacher {
             this.end(&place, |entry| match outcome {
                 Ok(_) => (entry.attached, entry.failures, entry.retry_at) = (None, 0, None),
                 Err(error) => {
-                    tracing::warn!(node = place.0, volume = place.1, error, "DetachVolume.Detach failed");
+                    tracing::warn!(node = place.0, volume = place.1, %error, "DetachVolume.Detach failed");
                     entry.failures = entry.failures.saturating_add(1);
                     entry.retry_at = Some(clock::instant() + pause(entry.failures));
                 }
@@ -263,10 +274,10 @@ impl FlexAttacher {
         });
     }
 
-    async fn call_detach(&self, driver: &str, name: &str, node: &str) -> Result<String, String> {
+    async fn call_detach(&self, driver: &str, name: &str, node: &str) -> Result<String, DriverError> {
         match self.drivers.get(driver).await?.call("detach", &[name, node]).await {
             Ok(_) | Err(CallFailure::NotSupported) => Ok(String::new()),
-            Err(CallFailure::Failed(error)) => Err(error),
+            Err(CallFailure::Failed(error)) => Err(DriverError::Failed(error)),
         }
     }
 

@@ -37,15 +37,15 @@ use self::volume::{Attachable, key_of};
 use self::wake::{bound_now, concerns, wake_users};
 use crate::engine::action::{Action, PatchKind, object_path};
 use crate::engine::clock;
-use crate::engine::context::{BY_NODE, Context};
+use crate::engine::context::Context;
 use crate::engine::executor::Executor;
-use crate::engine::metrics;
-use crate::engine::object;
+use crate::engine::indices::BY_NODE;
 use crate::engine::pod::{Pod, Volume};
 use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
+use crate::engine::{metrics, object};
 
 const NAME: &str = "attachdetach-controller";
 /// One after the other: two nodes must not both take a volume that only one may have.

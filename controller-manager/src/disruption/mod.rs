@@ -21,7 +21,7 @@ use shared::client::path;
 use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
-use self::plan::{Scale, Snapshot};
+use self::plan::{Scale, ScaleError, Snapshot};
 use crate::engine::action::{Action, PatchKind, object_path};
 use crate::engine::clock;
 use crate::engine::context::Context;
@@ -179,7 +179,7 @@ impl Budgets {
     }
 
     /// The controllers of the pods and the replicas they are asked for.
-    async fn scales(&self, found: &[Arc<Pod>]) -> Result<HashMap<String, Scale>, String> {
+    async fn scales(&self, found: &[Arc<Pod>]) -> Result<HashMap<String, Scale>, ScaleError> {
         let mut out = HashMap::new();
         let mut catalogue: Option<Catalogue> = None;
         for pod in found {
@@ -192,12 +192,12 @@ impl Budgets {
             if scale.is_none() {
                 let known = match catalogue.take() {
                     Some(known) => known,
-                    None => discover(&self.executor.rest).await.map_err(|e| e.to_string())?,
+                    None => discover(&self.executor.rest).await?,
                 };
                 scale = self.served_scale(catalogue.insert(known), namespace, owner).await?;
             }
             let name = object::name(&pod.metadata);
-            let scale = scale.ok_or_else(|| format!("found no controllers for pod {name:?}"))?;
+            let scale = scale.ok_or_else(|| ScaleError::NoController(name.to_owned()))?;
             out.insert(owner.uid.clone(), scale);
         }
         Ok(out)
@@ -226,19 +226,20 @@ impl Budgets {
         catalogue: &Catalogue,
         namespace: &str,
         owner: &OwnerReference,
-    ) -> Result<Option<Scale>, String> {
+    ) -> Result<Option<Scale>, ScaleError> {
         let Some(served) = catalogue.kind(&owner.api_version, &owner.kind) else {
-            return Err(format!("no matches for kind {:?} in version {:?}", owner.kind, owner.api_version));
+            let (kind, version) = (owner.kind.clone(), owner.api_version.clone());
+            return Err(ScaleError::NoMatch { kind, version });
         };
         let (rest, path) = (&self.executor.rest, path::object(&served.path(Some(namespace)), &owner.name)?);
         match rest.get(&format!("{path}/scale")).await {
             Ok(v) if v["metadata"]["uid"] != owner.uid.as_str() => Ok(None),
             Ok(v) => Ok(v["spec"]["replicas"].as_i64().map(|n| scale_of(&owner.uid, i32::try_from(n).ok()))),
-            Err(e) if !e.not_found() => Err(e.to_string()),
+            Err(e) if !e.not_found() => Err(e.into()),
             Err(_) => match rest.get(&path).await {
-                Ok(_) => Err(format!("{} does not implement the scale subresource", served.group_resource())),
+                Ok(_) => Err(ScaleError::NoScale(served.group_resource())),
                 Err(e) if e.not_found() => Ok(None),
-                Err(e) => Err(e.to_string()),
+                Err(e) => Err(e.into()),
             },
         }
     }

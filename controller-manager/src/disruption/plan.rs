@@ -9,9 +9,12 @@ use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatu
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
+use shared::client::path::NameError;
+use thiserror::Error;
 
 use crate::deployment::strategy::scaled;
 use crate::engine::pod::Pod;
+use crate::engine::rest::RestError;
 use crate::engine::{object, pods};
 
 /// An eviction that was granted must be seen within this time, or it did not happen.
@@ -27,6 +30,31 @@ pub struct Scale {
     pub replicas: i32,
 }
 
+/// Errors of finding the scale of a pod's controller, in upstream's words.
+#[derive(Debug, Clone, Error)]
+pub enum ScaleError {
+    /// A pod's controller is not there.
+    #[error("found no controllers for pod {0:?}")]
+    NoController(String),
+    /// No resource has the controller's kind.
+    #[error("no matches for kind {kind:?} in version {version:?}")]
+    NoMatch {
+        /// The kind.
+        kind: String,
+        /// Version of the kind.
+        version: String,
+    },
+    /// The controller's resource has no scale.
+    #[error("{0} does not implement the scale subresource")]
+    NoScale(String),
+    /// The controller's name cannot be part of a path.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The server refuses.
+    #[error(transparent)]
+    Server(#[from] RestError),
+}
+
 /// Inputs of the decision.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -35,7 +63,7 @@ pub struct Snapshot {
     /// The pods it selects.
     pub pods: Vec<Arc<Pod>>,
     /// The controllers of those pods, by uid; `Err` says why one has no known scale.
-    pub scales: Result<HashMap<String, Scale>, String>,
+    pub scales: Result<HashMap<String, Scale>, ScaleError>,
 }
 
 /// The status to store, if it changed, and when to look again.
@@ -81,7 +109,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> BudgetDecision {
     let Some(spec) = s.budget.spec.as_ref() else { return BudgetDecision::default() };
     let old = s.budget.status.clone().unwrap_or_default();
     let total = i32::try_from(s.pods.len()).unwrap_or(i32::MAX);
-    let by_scale = || -> Result<i32, String> {
+    let by_scale = || -> Result<i32, ScaleError> {
         let scales = s.scales.as_ref().map_err(Clone::clone)?;
         let distinct: BTreeMap<&str, i32> = scales.values().map(|x| (x.uid.as_str(), x.replicas)).collect();
         Ok(distinct.values().sum())
@@ -95,6 +123,7 @@ pub fn plan(s: &Snapshot, now: Timestamp) -> BudgetDecision {
     let (expected, desired) = match expected {
         Ok(found) => found,
         Err(why) => {
+            let why = why.to_string();
             let status = fail_safe(&s.budget, &why, now);
             return BudgetDecision { status, failure: Some(why), ..BudgetDecision::default() };
         }
@@ -221,7 +250,7 @@ mod tests {
                 .iter()
                 .map(|p| (object::uid(&p.metadata).to_owned(), Scale { uid: "rs".into(), replicas: n }))
                 .collect()),
-            None => Err("found no controllers for pod \"a\"".to_owned()),
+            None => Err(ScaleError::NoController("a".to_owned())),
         };
         let budget = Arc::new(
             serde_json::from_value(json!({"metadata": {"generation": 1}, "spec": spec, "status": status}))

@@ -1,6 +1,7 @@
 //! Endpoints as caches hold them and the plan makes them: packed, since in a large cluster they change as often as slices.
 
 use k8s_openapi::api::core::v1::Endpoints;
+use shared::typed::ReadError;
 
 use crate::engine::packed::{NewMeta, Texts};
 use crate::engine::packed_of::PackedOf;
@@ -31,7 +32,7 @@ impl Held {
     ///
     /// # Errors
     /// Bytes of another shape.
-    pub fn typed(&self) -> Result<Endpoints, String> {
-        serde_json::from_value(self.tree()?).map_err(|error| error.to_string())
+    pub fn typed(&self) -> Result<Endpoints, ReadError> {
+        Ok(serde_json::from_value(self.tree()?)?)
     }
 }

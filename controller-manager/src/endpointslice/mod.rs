@@ -27,6 +27,7 @@ use self::tracker::Tracker;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::indices::{BY_NODE, BY_SERVICE};
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
@@ -38,8 +39,6 @@ use crate::engine::selectors::Selectors;
 use crate::engine::services::{self, Triggers};
 use crate::engine::worker::{self, Synced};
 
-/// Index of slices by `namespace/service`.
-pub const BY_SERVICE: &str = "service";
 /// A stale cache is looked at again after this long, should its watch event be lost.
 const STALE_RETRY: Duration = Duration::from_secs(1);
 
@@ -162,7 +161,7 @@ impl Slices {
     }
 
     fn services_on(&self, node: &str) -> Vec<Key> {
-        let pods = self.pods.by_index(crate::engine::context::BY_NODE, node);
+        let pods = self.pods.by_index(BY_NODE, node);
         let mut keys: Vec<Key> = pods
             .iter()
             .flat_map(|p| {

@@ -178,7 +178,7 @@ fn zone_hints<'a>(s: &'a Snapshot, family: &str, groups: &mut [Group<'a>], plan:
         }
         Err(why) => {
             plan.hinted = false;
-            Some(disabled(&why))
+            Some(disabled(&why.to_string()))
         }
     }
 }

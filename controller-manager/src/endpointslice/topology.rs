@@ -99,30 +99,60 @@ fn milli(q: &Quantity) -> Option<f64> {
     }
 }
 
-/// Give every ready endpoint the zone it serves; or say why there are no hints.
-pub fn allocate<'a>(zones: &'a Zones, endpoints: &mut [&mut Draft<'a>]) -> Result<(), String> {
+/// Reasons for which slices have no hints, in upstream's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoHints {
+    /// A node has no zone, or does not say how much CPU it has.
+    #[error("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes")]
+    Nodes,
+    /// There are more zones than endpoints.
+    #[error("Insufficient number of endpoints ({endpoints} endpoints, {zones} zones)")]
+    Endpoints {
+        /// Ready endpoints.
+        endpoints: usize,
+        /// Zones.
+        zones: usize,
+    },
+    /// A zone would have too much to do.
+    #[error(
+        "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold ({endpoints} endpoints, {zones} zones)"
+    )]
+    Overload {
+        /// Ready endpoints.
+        endpoints: usize,
+        /// Zones.
+        zones: usize,
+    },
+    /// An endpoint is in no zone.
+    #[error("One or more endpoints do not have a zone specified")]
+    NoZone,
+}
+
+/// Gives every ready endpoint the zone it serves.
+///
+/// # Errors
+/// [`NoHints`].
+pub fn allocate<'a>(zones: &'a Zones, endpoints: &mut [&mut Draft<'a>]) -> Result<(), NoHints> {
     for e in endpoints.iter_mut() {
         e.hints = None;
     }
     let mut ready: Vec<&mut &mut Draft<'a>> = endpoints.iter_mut().filter(|e| e.ready).collect();
     ready.sort_by(|a, b| a.addresses().cmp(b.addresses()));
     let Zones::Shares(shares) = zones else {
-        return Err("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes".into());
+        return Err(NoHints::Nodes);
     };
-    let counts = format!("({} endpoints, {} zones)", ready.len(), shares.len());
-    if shares.len() > ready.len() {
-        return Err(format!("Insufficient number of endpoints {counts}"));
+    let (endpoints, zones) = (ready.len(), shares.len());
+    if zones > endpoints {
+        return Err(NoHints::Endpoints { endpoints, zones });
     }
     let total = float(ready.len());
     if shares.values().map(|share| minimum(*share, total)).sum::<f64>() > total {
-        return Err(format!(
-            "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold {counts}"
-        ));
+        return Err(NoHints::Overload { endpoints, zones });
     }
     let mut have: BTreeMap<&str, usize> = BTreeMap::new();
     for e in &ready {
         let Some(zone) = e.zone.filter(|z| !z.is_empty()) else {
-            return Err("One or more endpoints do not have a zone specified".into());
+            return Err(NoHints::NoZone);
         };
         *have.entry(zone).or_default() += 1;
     }
@@ -195,7 +225,7 @@ mod tests {
         let pod = |i: usize| json!({"status": {"podIP": format!("10.0.0.{i:02}")}});
         let pods: Vec<Pod> = (0..of.len()).map(|i| serde_json::from_value(pod(i)).expect("pod")).collect();
         let mut all: Vec<Draft<'_>> = of.iter().zip(&pods).map(|(zone, pod)| Draft::ready(pod, zone)).collect();
-        allocate(zones, &mut all.iter_mut().collect::<Vec<_>>())?;
+        allocate(zones, &mut all.iter_mut().collect::<Vec<_>>()).map_err(|e| e.to_string())?;
         Ok(all.iter().filter_map(|e| e.hints?.zone.map(str::to_owned)).collect())
     }
 

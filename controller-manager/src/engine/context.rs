@@ -19,6 +19,7 @@ use shared::serve::Debugging;
 
 use super::events::Events;
 use super::executor::Executor;
+use super::indices::{BY_CLAIM, BY_CONTROLLER, BY_NODE, BY_SERVICE, orphans};
 use super::object::Held;
 use super::pod::Pod;
 use super::pod_reader::PodReader;
@@ -30,21 +31,8 @@ use crate::cloud::Provider;
 use crate::endpoints::held::Held as Endpoints;
 use crate::endpointslice::slice::Slice;
 
-/// Index of objects by the uid of their controller; objects without one are under [`orphans`].
-pub const BY_CONTROLLER: &str = "controller";
-/// Index of pods by node name.
-pub const BY_NODE: &str = "node";
-/// Index of pods by the claims that their volumes name or have made, as `namespace/name`.
-pub const BY_CLAIM: &str = "claim";
-
 /// Between two tries to ask a server that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// The [`BY_CONTROLLER`] entry of the objects of a namespace that nobody controls.
-#[must_use]
-pub fn orphans(namespace: &str) -> String {
-    format!("/{namespace}")
-}
 
 struct ContextInner {
     main: Client,
@@ -383,7 +371,7 @@ impl Context {
                 slice.meta().label(crate::endpointslice::plan::SERVICE_NAME)
             }
             let unmoved = |old: &Slice, new: &Slice| old.meta().labelled_as(new.meta()) || service(old) == service(new);
-            informer.add_index_unless(crate::endpointslice::BY_SERVICE, unmoved, |slice: &Slice| {
+            informer.add_index_unless(BY_SERVICE, unmoved, |slice: &Slice| {
                 service(slice).map(|s| format!("{}/{s}", slice.meta().namespace())).into_iter().collect()
             });
         }

@@ -22,6 +22,13 @@ impl Default for Heartbeat {
     }
 }
 
+/// No controller has run for longer than it should take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no controller has run for {seconds}s")]
+pub struct Stuck {
+    seconds: u64,
+}
+
 impl Heartbeat {
     /// Beats until the end of the term.
     pub async fn beat(self, term: Shutdown) {
@@ -37,10 +44,10 @@ impl Heartbeat {
     /// Fails when nothing has run for a minute.
     ///
     /// # Errors
-    /// `no controller has run for Ns`.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`Stuck`].
+    pub fn check(&self) -> Result<(), Stuck> {
         let since = self.0.lock().elapsed();
-        if since > STUCK { Err(format!("no controller has run for {}s", since.as_secs())) } else { Ok(()) }
+        if since > STUCK { Err(Stuck { seconds: since.as_secs() }) } else { Ok(()) }
     }
 }
 
@@ -55,7 +62,7 @@ mod tests {
         tokio::time::sleep(STUCK * 3).await;
         assert_eq!(heartbeat.check(), Ok(()));
         *heartbeat.0.lock() = Instant::now() - STUCK - BEAT;
-        assert_eq!(heartbeat.check(), Err("no controller has run for 61s".to_owned()));
+        assert_eq!(heartbeat.check(), Err(Stuck { seconds: 61 }));
         term.trigger();
         beating.await.expect("it ends with the term");
     }

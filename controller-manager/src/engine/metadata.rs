@@ -14,9 +14,9 @@ use parking_lot::{Mutex, RwLock};
 use proto::numbers::meta_v1::owner_reference;
 use proto::protobuf::{Error, Wire, fields};
 use serde::Deserialize;
-use shared::informer::{Cached, Event, Follower, Formats, Informer, Raw, Text, follow};
+use shared::informer::{Broken, Cached, Event, Follower, Formats, Informer, Raw, Text, follow};
 use shared::run::Shutdown;
-use shared::typed;
+use shared::typed::{self, ReadError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -338,7 +338,7 @@ impl Watched {
     }
 }
 
-fn read(object: Raw<'_>) -> Result<Meta, String> {
+fn read(object: Raw<'_>) -> Result<Meta, ReadError> {
     match object {
         Raw::Json(text) => {
             let schema = || proto::schema::kind("meta.k8s.io", "v1", "PartialObjectMetadata");
@@ -365,7 +365,7 @@ impl Follower for Watched {
         *self.listing.lock() = Some(Vec::new());
     }
 
-    fn put(&self, object: Raw<'_>) -> Result<String, String> {
+    fn put(&self, object: Raw<'_>) -> Result<String, Broken> {
         let meta = read(object)?;
         let version = meta.resource_version.clone();
         if let Some(listing) = &mut *self.listing.lock() {
@@ -376,7 +376,7 @@ impl Follower for Watched {
         Ok(version)
     }
 
-    fn remove(&self, object: Raw<'_>) -> Result<String, String> {
+    fn remove(&self, object: Raw<'_>) -> Result<String, Broken> {
         let meta = read(object)?;
         let version = meta.resource_version.clone();
         if let Some(listing) = &mut *self.listing.lock() {

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::action::{Action, object_path};
 use super::claim::{Claimed, claim};
-use super::context::{BY_CONTROLLER, orphans};
 use super::expect::Expectations;
+use super::indices::{BY_CONTROLLER, orphans};
 use super::object::{self, Held, Key, Metadata as _};
 use super::pod::Pod;
 use super::pods;

@@ -13,6 +13,7 @@ pub use proto::protobuf::values;
 use proto::protobuf::{self, Error, Wire, fields, known_fields, write_bytes, write_length, write_nested, write_number};
 use proto::schema::Message;
 use serde_json::Value;
+use shared::typed::ReadError;
 
 /// Labels or annotations.
 pub type Texts<'a> = BTreeMap<&'a str, &'a str>;
@@ -33,15 +34,15 @@ impl Packed {
     ///
     /// # Errors
     /// Bytes of another shape.
-    pub fn read(raw: &[u8]) -> Result<Self, String> {
-        Self::strip(raw).map_err(|error| error.to_string())
+    pub fn read(raw: &[u8]) -> Result<Self, ReadError> {
+        Ok(Self::strip(raw)?)
     }
 
     /// From its JSON.
     ///
     /// # Errors
     /// As [`Packed::read`].
-    pub fn of_json(schema: &Message, object: &Value) -> Result<Self, String> {
+    pub fn of_json(schema: &Message, object: &Value) -> Result<Self, ReadError> {
         Self::read(&protobuf::encode(schema, object))
     }
 
@@ -115,8 +116,8 @@ impl Packed {
     ///
     /// # Errors
     /// Bytes of another shape.
-    pub fn tree(&self, schema: &Message) -> Result<Value, String> {
-        protobuf::decode(schema, &self.raw()).map_err(|error| error.to_string())
+    pub fn tree(&self, schema: &Message) -> Result<Value, ReadError> {
+        Ok(protobuf::decode(schema, &self.raw())?)
     }
 
     fn raw(&self) -> Vec<u8> {

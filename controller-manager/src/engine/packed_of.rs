@@ -7,6 +7,7 @@ use proto::schema::{self, Message};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 use shared::informer::Cached;
+use shared::typed::ReadError;
 
 use super::packed::{Meta, NewMeta, Packed, Texts};
 
@@ -28,8 +29,8 @@ impl<K: NamespacedKind> From<Packed> for PackedOf<K> {
 }
 
 /// Nothing is known by its name but what the API server has.
-fn schema<K: NamespacedKind>() -> Result<&'static Message, String> {
-    schema::kind_of(K::API_VERSION, K::KIND).ok_or_else(|| "no such kind".to_owned())
+fn schema<K: NamespacedKind>() -> Result<&'static Message, ReadError> {
+    schema::kind_of(K::API_VERSION, K::KIND).ok_or(ReadError::UnknownKind)
 }
 
 /// Path of the objects of a namespace, or of all of them.
@@ -46,7 +47,7 @@ impl<K: NamespacedKind> PackedOf<K> {
     ///
     /// # Errors
     /// Bytes of another shape.
-    pub fn read(raw: &[u8]) -> Result<Self, String> {
+    pub fn read(raw: &[u8]) -> Result<Self, ReadError> {
         Packed::read(raw).map(Self::from)
     }
 
@@ -54,7 +55,7 @@ impl<K: NamespacedKind> PackedOf<K> {
     ///
     /// # Errors
     /// As [`PackedOf::read`].
-    pub fn of_json(object: &Value) -> Result<Self, String> {
+    pub fn of_json(object: &Value) -> Result<Self, ReadError> {
         Packed::of_json(schema::<K>()?, object).map(Self::from)
     }
 
@@ -108,7 +109,7 @@ impl<K: NamespacedKind> PackedOf<K> {
     ///
     /// # Errors
     /// Bytes of another shape.
-    pub fn tree(&self) -> Result<Value, String> {
+    pub fn tree(&self) -> Result<Value, ReadError> {
         self.packed.tree(schema::<K>()?)
     }
 }

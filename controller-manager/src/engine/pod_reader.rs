@@ -14,6 +14,7 @@ use proto::numbers::meta_v1::object_meta;
 use proto::protobuf::{self, Error, Wire, fields, sign_parts};
 use proto::schema;
 use shared::informer::{Interned, Memo, Signature};
+use shared::typed::ReadError;
 
 use super::pod::{
     Amounts, ContainerState, ContainerStatus, DISKS, Infeasible, Labels, Meta, Pod, PodCondition, PodIp, PodSpec,
@@ -53,9 +54,9 @@ impl PodReader {
     ///
     /// # Errors
     /// Bytes that are no pod.
-    pub fn read(&mut self, raw: &[u8]) -> Result<Pod, String> {
+    pub fn read(&mut self, raw: &[u8]) -> Result<Pod, ReadError> {
         let mut pod = Pod::default();
-        match self.survey(raw, &mut pod).map_err(|error| error.to_string())? {
+        match self.survey(raw, &mut pod)? {
             PodContents::All => Ok(pod),
             PodContents::NewTemplate(signature) => {
                 let pod = fully(raw)?;
@@ -197,10 +198,10 @@ enum PodContents {
 }
 
 /// By way of JSON.
-fn fully(raw: &[u8]) -> Result<Pod, String> {
+fn fully(raw: &[u8]) -> Result<Pod, ReadError> {
     let mut json = Vec::new();
-    protobuf::to_json(schema::pod(), "v1", "Pod", raw, &mut json).map_err(|error| error.to_string())?;
-    let mut pod = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
+    protobuf::to_json(schema::pod(), "v1", "Pod", raw, &mut json)?;
+    let mut pod = serde_json::from_slice(&json)?;
     slim(&mut pod);
     Ok(pod)
 }
@@ -388,7 +389,7 @@ mod tests {
         let disk = with("/spec", "volumes", json!([{"name": "d", "gcePersistentDisk": {"pdName": "d"}}]));
         for pod in [full(), with("/metadata", "name", json!("p-2")), bare, claims, told, extended, made, disk] {
             for _ in 0..2 {
-                assert_eq!(reader.read(&bytes(&pod)), Ok(of_json(&pod)));
+                assert_eq!(reader.read(&bytes(&pod)).expect("a pod"), of_json(&pod));
             }
         }
         assert!(reader.read(&[0x0a, 0xff]).is_err());

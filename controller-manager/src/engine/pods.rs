@@ -14,7 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use shared::informer::Store;
 use shared::types::ephemeral_claim;
 
-use super::context::BY_CLAIM;
+use super::indices::BY_CLAIM;
 use super::object::{annotation, created, deleting, name, namespace, uid};
 use super::pod::{ContainerStatus, Pod, PodCondition, Volume};
 

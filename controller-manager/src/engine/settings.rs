@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shared::flags::{FeatureGates, FlagSet};
 
-use super::registry::Selection;
+use super::selection::Selection;
 use crate::volume_binder::recycle::Recycler;
 
 /// A certificate and its key, as file names.

@@ -17,6 +17,7 @@ use proto::numbers::map_entry;
 use proto::numbers::meta_v1::{object_meta, time};
 use proto::protobuf::{Error, Wire, fields};
 use shared::informer::Text;
+use shared::typed::ReadError;
 
 /// Target of a field's occurrences.
 pub trait Wired {
@@ -54,9 +55,9 @@ pub(super) use wired;
 ///
 /// # Errors
 /// Bytes of another shape.
-pub fn read<T: Wired + Default>(raw: &[u8]) -> Result<T, String> {
+pub fn read<T: Wired + Default>(raw: &[u8]) -> Result<T, ReadError> {
     let mut object = T::default();
-    object.add(Wire::Bytes(raw)).map_err(|error| error.to_string())?;
+    object.add(Wire::Bytes(raw))?;
     Ok(object)
 }
 
@@ -252,7 +253,7 @@ wired!(LeaseSpec as coordination_v1::lease_spec { HOLDER_IDENTITY => holder_iden
 ///
 /// # Errors
 /// Bytes of another shape.
-pub fn node(raw: &[u8]) -> Result<Node, String> {
+pub fn node(raw: &[u8]) -> Result<Node, ReadError> {
     let mut node = read(raw)?;
     super::slim::node(&mut node);
     Ok(node)
@@ -291,7 +292,7 @@ mod tests {
                     "lastHeartbeatTime": "2026-01-02T03:04:05Z", "lastTransitionTime": "2026-01-02T03:04:05Z"}]}});
         let mut want: Node = serde_json::from_value(object.clone()).expect("node");
         super::super::slim::node(&mut want);
-        assert_eq!(node(&bytes("v1", "Node", &object)), Ok(want));
+        assert_eq!(node(&bytes("v1", "Node", &object)).expect("a node"), want);
         let bare = json!({"metadata": {"name": "bare"}});
         let read = node(&bytes("v1", "Node", &bare)).expect("node");
         assert_eq!(read.metadata, serde_json::from_value(bare["metadata"].clone()).expect("metadata"));
@@ -303,6 +304,6 @@ mod tests {
         let object = json!({"metadata": metadata(), "spec": {"holderIdentity": "n", "leaseDurationSeconds": 40,
             "renewTime": "2026-01-02T03:04:05.123456Z"}});
         let want: Lease = serde_json::from_value(object.clone()).expect("lease");
-        assert_eq!(read::<Lease>(&bytes("coordination.k8s.io/v1", "Lease", &object)), Ok(want));
+        assert_eq!(read::<Lease>(&bytes("coordination.k8s.io/v1", "Lease", &object)).expect("a lease"), want);
     }
 }

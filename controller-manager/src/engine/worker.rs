@@ -67,7 +67,7 @@ where
 /// `runtime.HandleCrash` in upstream's workers.
 async fn contained<T: std::fmt::Debug>(name: &'static str, key: &T, work: impl Future<Output = Synced>) -> Synced {
     run::contained_async(work).await.unwrap_or_else(|panic| {
-        tracing::error!(controller = name, ?key, panic, "Observed a panic");
+        tracing::error!(controller = name, ?key, %panic, "Observed a panic");
         Err(RestError::other(format!("observed a panic: {panic}")))
     })
 }

@@ -71,21 +71,26 @@ fn claim_name(pod: &Pod, volume: &Volume) -> String {
     ephemeral_claim(object::name(&pod.metadata), &volume.name)
 }
 
+/// Errors of making the claim of a volume, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum ClaimError {
+    #[error("PVC {claim} was not created for pod {pod} (pod is not owner)")]
+    Foreign { claim: Key, pod: Key },
+    #[error("create PVC {name}: {source}")]
+    Create { name: String, source: RestError },
+}
+
 /// The claim of one volume, if it has still to be made; why it cannot be, if its name is taken.
 fn missing(
     pod: &Pod,
     volume: &Volume,
     there: Option<&PersistentVolumeClaim>,
-) -> Result<Option<PersistentVolumeClaim>, String> {
+) -> Result<Option<PersistentVolumeClaim>, ClaimError> {
     let owner = object::controller_ref::<Pod>(&pod.metadata);
     if let Some(claim) = there {
         let ours = object::controller_of(&claim.metadata).is_some_and(|r| r.uid == owner.uid);
         let (claim, pod) = (Key::of(&claim.metadata), Key::of(&pod.metadata));
-        return if ours {
-            Ok(None)
-        } else {
-            Err(format!("PVC {claim} was not created for pod {pod} (pod is not owner)"))
-        };
+        return if ours { Ok(None) } else { Err(ClaimError::Foreign { claim, pod }) };
     }
     let template = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref());
     Ok(template.map(|template| {
@@ -121,14 +126,14 @@ impl Ephemeral {
         Ok(None)
     }
 
-    async fn make(&self, pod: &Pod, volume: &Volume) -> Result<(), String> {
+    async fn make(&self, pod: &Pod, volume: &Volume) -> Result<(), ClaimError> {
         let name = claim_name(pod, volume);
         let there = self.claims.get(object::namespace(&pod.metadata), &name);
         let Some(claim) = missing(pod, volume, there.as_deref())? else { return Ok(()) };
         metrics::count("ephemeral_volume_controller_create_total", &[]);
         self.executor.one(Action::create(&claim)).await.map_err(|e| {
             metrics::count("ephemeral_volume_controller_create_failures_total", &[]);
-            format!("create PVC {name}: {e}")
+            ClaimError::Create { name, source: e }
         })
     }
 }
@@ -150,12 +155,12 @@ mod tests {
         assert_eq!(json["metadata"]["name"], "p-scratch");
         assert_eq!(json["metadata"]["labels"], json!({"a": "b"}));
         assert_eq!(json["metadata"]["ownerReferences"][0]["uid"], "u");
-        assert_eq!(missing(&pod, scratch, Some(&made)), Ok(None));
+        assert_eq!(missing(&pod, scratch, Some(&made)).expect("ours"), None);
         let foreign: PersistentVolumeClaim =
             serde_json::from_value(json!({"metadata": {"name": "p-scratch", "namespace": "ns"}})).expect("claim");
         assert_eq!(
-            missing(&pod, scratch, Some(&foreign)),
-            Err("PVC ns/p-scratch was not created for pod ns/p (pod is not owner)".to_owned())
+            missing(&pod, scratch, Some(&foreign)).expect_err("foreign").to_string(),
+            "PVC ns/p-scratch was not created for pod ns/p (pod is not owner)"
         );
     }
 }

@@ -13,6 +13,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use proto::quantity::Quantity;
 
 use super::arithmetic::{at_most, ceil, int64, sum};
+use super::error::{CalculationError, NoPods};
 use crate::engine::pod::{Container, Pod};
 use crate::engine::{object, pods};
 use crate::resource_quota::usage;
@@ -97,7 +98,7 @@ pub fn utilization(
     resource: &str,
     container: Option<&str>,
     target: i32,
-) -> Result<Proposal, String> {
+) -> Result<Proposal, CalculationError> {
     let (samples, groups) = group(scene, samples, resource)?;
     let requests = requests(scene.pods, resource, container)?;
     let measure = |samples: &Samples| {
@@ -105,7 +106,7 @@ pub fn utilization(
             samples.iter().filter_map(|(pod, s)| requests.get(pod.as_str()).map(|r| (s.value, *r))).collect();
         let (used, requested) = (sum(known.iter().map(|k| k.0)), sum(known.iter().map(|k| k.1)));
         if requested == 0 {
-            return Err("no metrics returned matched known pods".to_owned());
+            return Err(CalculationError::NoRequests);
         }
         let percent = low_bits(used.wrapping_mul(100).wrapping_div(requested));
         let value = used / i64::try_from(known.len()).unwrap_or(1);
@@ -121,7 +122,7 @@ pub fn utilization(
 }
 
 /// A value per pod; `resource` is empty unless the samples are of a resource.
-pub fn per_pod(scene: Scene<'_>, samples: Samples, resource: &str, target: i64) -> Result<Proposal, String> {
+pub fn per_pod(scene: Scene<'_>, samples: Samples, resource: &str, target: i64) -> Result<Proposal, CalculationError> {
     let (samples, groups) = group(scene, samples, resource)?;
     let measure = |samples: &Samples| {
         let value = sum(samples.values().map(|s| s.value)) / i64::try_from(samples.len()).unwrap_or(1).max(1);
@@ -136,14 +137,14 @@ pub fn per_pod(scene: Scene<'_>, samples: Samples, resource: &str, target: i64) 
 }
 
 /// One value that all replicas bring about together, compared with a target for all.
-pub fn total(scene: Scene<'_>, value: i64, target: i64) -> Result<Proposal, String> {
+pub fn total(scene: Scene<'_>, value: i64, target: i64) -> Result<Proposal, CalculationError> {
     let ratio = ratio(value, target);
     let replicas = if scene.current == 0 {
         ceil(ratio)
     } else if scene.tolerances.allow(ratio) {
         scene.current
     } else {
-        at_most(ratio * float(ready(scene.pods).map_err(|e| format!("unable to calculate ready pods: {e}"))?))
+        at_most(ratio * float(ready(scene.pods).map_err(CalculationError::ReadyPods)?))
     };
     Ok(Proposal { replicas, utilization: None, value })
 }
@@ -181,9 +182,9 @@ fn damped(
     scene: Scene<'_>,
     mut samples: Samples,
     groups: &Groups,
-    measure: &dyn Fn(&Samples) -> Result<MetricUse, String>,
+    measure: &dyn Fn(&Samples) -> Result<MetricUse, CalculationError>,
     missing: &dyn Fn(&str, f64) -> Option<i64>,
-) -> Result<Proposal, String> {
+) -> Result<Proposal, CalculationError> {
     let seen = measure(&samples)?;
     let propose = |replicas| Ok(Proposal { replicas, utilization: seen.utilization, value: seen.value });
     let unready_count = !groups.unready.is_empty() && seen.ratio > 1.0;
@@ -218,9 +219,9 @@ struct Groups {
 }
 
 /// Tells pods apart, and leaves the samples of those that count.
-fn group(scene: Scene<'_>, mut samples: Samples, resource: &str) -> Result<(Samples, Groups), String> {
+fn group(scene: Scene<'_>, mut samples: Samples, resource: &str) -> Result<(Samples, Groups), CalculationError> {
     if scene.pods.is_empty() {
-        return Err("no pods returned by selector while calculating replica count".to_owned());
+        return Err(NoPods.into());
     }
     let mut out = Groups::default();
     for pod in scene.pods {
@@ -242,7 +243,7 @@ fn group(scene: Scene<'_>, mut samples: Samples, resource: &str) -> Result<(Samp
         }
     }
     if samples.is_empty() {
-        return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
+        return Err(CalculationError::NoSamples);
     }
     Ok((samples, out))
 }
@@ -262,9 +263,9 @@ fn settled(scene: Scene<'_>, pod: &Pod, sample: &Sample) -> bool {
     !(ready.status == "False" && after(started.0, scene.initial_readiness) > changed)
 }
 
-fn ready(all: &[Arc<Pod>]) -> Result<usize, String> {
+fn ready(all: &[Arc<Pod>]) -> Result<usize, NoPods> {
     if all.is_empty() {
-        return Err("no pods returned by selector while calculating replica count".to_owned());
+        return Err(NoPods);
     }
     Ok(all.iter().filter(|p| pods::phase(p) == "Running" && pods::ready(p)).count())
 }
@@ -275,29 +276,37 @@ pub fn milli(q: &Stored) -> i64 {
     Quantity::parse(&q.0).map_or(0, |q| q.milli_value())
 }
 
-fn requests<'a>(all: &'a [Arc<Pod>], resource: &str, container: Option<&str>) -> Result<HashMap<&'a str, i64>, String> {
+fn requests<'a>(
+    all: &'a [Arc<Pod>],
+    resource: &str,
+    container: Option<&str>,
+) -> Result<HashMap<&'a str, i64>, CalculationError> {
     all.iter().map(|pod| Ok((object::name(&pod.metadata), request(pod, resource, container)?))).collect()
 }
 
-fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<i64, String> {
+fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<i64, CalculationError> {
     let name = object::name(&pod.metadata);
     let Some(spec) = pod.spec.as_ref() else { return Ok(0) };
     let whole = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
     if container.is_none() && whole.is_some_and(|r| r.keys().any(|k| of_whole_pods(k))) {
         let all = usage::of_pod(spec, usage::Granted::default(), false);
         let request = all.get(resource).map(Quantity::milli_value);
-        return request.ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"));
+        let (resource, pod) = (resource.to_owned(), name.to_owned());
+        return request.ok_or(CalculationError::PodRequest { resource, pod });
     }
     let sidecar = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
     let running = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(sidecar));
     let mut counted = running.filter(|c| container.is_none_or(|wanted| c.name == wanted)).peekable();
     if let (Some(wanted), None) = (container, counted.peek()) {
-        return Err(format!("container {wanted} not found in Pod {name}"));
+        return Err(CalculationError::NoContainer { container: wanted.to_owned(), pod: name.to_owned() });
     }
     counted.try_fold(0i64, |sum, c| {
         let request = c.resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
-        let request =
-            request.ok_or_else(|| format!("missing request for {resource} in container {} of Pod {name}", c.name))?;
+        let request = request.ok_or_else(|| CalculationError::Request {
+            resource: resource.to_owned(),
+            container: c.name.clone(),
+            pod: name.to_owned(),
+        })?;
         Ok(sum.wrapping_add(milli(request)))
     })
 }

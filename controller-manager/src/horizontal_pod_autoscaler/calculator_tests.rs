@@ -107,27 +107,27 @@ fn cpu_samples_of_the_start_do_not_count() {
 #[test]
 fn what_cannot_be_computed() {
     let all = [running("a")];
-    let none = utilization(scene(&[], 1), samples(&[("a", 1)]), "cpu", None, 30).unwrap_err();
+    let none = utilization(scene(&[], 1), samples(&[("a", 1)]), "cpu", None, 30).unwrap_err().to_string();
     assert_eq!(none, "no pods returned by selector while calculating replica count");
-    let none = utilization(scene(&all, 1), samples(&[]), "cpu", None, 30).unwrap_err();
+    let none = utilization(scene(&all, 1), samples(&[]), "cpu", None, 30).unwrap_err().to_string();
     assert_eq!(none, "did not receive metrics for targeted pods (pods might be unready)");
     let bare = [pod("b", None, json!({"phase": "Running"}))];
-    let none = utilization(scene(&bare, 1), samples(&[("b", 1)]), "memory", None, 30).unwrap_err();
+    let none = utilization(scene(&bare, 1), samples(&[("b", 1)]), "memory", None, 30).unwrap_err().to_string();
     assert_eq!(none, "missing request for memory in container app of Pod b");
-    let none = utilization(scene(&bare, 1), samples(&[("b", 1)]), "memory", Some("log"), 30).unwrap_err();
+    let none = utilization(scene(&bare, 1), samples(&[("b", 1)]), "memory", Some("log"), 30).unwrap_err().to_string();
     assert_eq!(none, "container log not found in Pod b");
-    let none = utilization(scene(&bare, 1), samples(&[]), "memory", None, 30).unwrap_err();
+    let none = utilization(scene(&bare, 1), samples(&[]), "memory", None, 30).unwrap_err().to_string();
     assert_eq!(
         none, "did not receive metrics for targeted pods (pods might be unready)",
         "before requests are asked for"
     );
-    let none = utilization(scene(&all, 1), samples(&[("older", 1)]), "cpu", None, 30).unwrap_err();
+    let none = utilization(scene(&all, 1), samples(&[("older", 1)]), "cpu", None, 30).unwrap_err().to_string();
     assert_eq!(none, "no metrics returned matched known pods");
 }
 
 #[test]
 fn requests_of_pods() {
-    let of = |spec: Value| -> Result<i64, String> {
+    let of = |spec: Value| -> Result<i64, CalculationError> {
         let p: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).expect("pod");
         request(&p, "cpu", None)
     };
@@ -141,7 +141,7 @@ fn requests_of_pods() {
         of(json!({"containers": [c("a", "1"), {"name": "b"}], "resources": memory, "overhead": {"cpu": "10m"}})),
         Ok(1010)
     );
-    let none = of(json!({"containers": [{"name": "b"}], "resources": memory})).unwrap_err();
+    let none = of(json!({"containers": [{"name": "b"}], "resources": memory})).unwrap_err().to_string();
     assert_eq!(none, "missing pod-level request for cpu in Pod p");
 }
 
@@ -165,7 +165,7 @@ fn values_of_one_object() {
         assert_eq!(total(scene(&pods, current), value, target).expect("p").replicas, replicas, "{current} {value}");
     }
     assert_eq!(
-        total(scene(&[], 3), 40_000, 15_000).unwrap_err(),
+        total(scene(&[], 3), 40_000, 15_000).unwrap_err().to_string(),
         "unable to calculate ready pods: no pods returned by selector while calculating replica count"
     );
     let t = Tolerances { up: 0.1, down: 0.1 };

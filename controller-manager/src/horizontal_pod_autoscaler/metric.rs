@@ -11,6 +11,7 @@ use proto::quantity::{Format, Quantity};
 
 use super::arithmetic::{shared_of_series, total_of_series};
 use super::calculator::{self, Proposal, Samples, Scene, Tolerances, milli};
+use super::error::{MeasureError, ProposalError, ResourceError};
 use super::plan::{Measured, Reading, Snapshot};
 
 /// Result of a metric.
@@ -52,7 +53,7 @@ pub(super) fn one(s: &Snapshot<'_>, spec: &MetricSpec, reading: Option<&Measured
                 cause,
                 spec: false,
             };
-            let (p, name) = of_resource(scene, &m.name, None, &m.target, reading).map_err(fail)?;
+            let (p, name) = of_resource(scene, &m.name, None, &m.target, reading).map_err(|e| fail(e.to_string()))?;
             let current = resource_value(&p, &m.name);
             Ok(Done {
                 replicas: p.replicas,
@@ -70,7 +71,8 @@ pub(super) fn one(s: &Snapshot<'_>, spec: &MetricSpec, reading: Option<&Measured
                 cause,
                 spec: false,
             };
-            let (p, name) = of_resource(scene, &m.name, Some(&m.container), &m.target, reading).map_err(fail)?;
+            let (p, name) =
+                of_resource(scene, &m.name, Some(&m.container), &m.target, reading).map_err(|e| fail(e.to_string()))?;
             let current = resource_value(&p, &m.name);
             Ok(Done {
                 replicas: p.replicas,
@@ -92,10 +94,10 @@ pub(super) fn one(s: &Snapshot<'_>, spec: &MetricSpec, reading: Option<&Measured
                 cause,
                 spec: false,
             };
-            let missing = |e: &str| fail(format!("unable to get metric {}: {e}", m.metric.name));
-            let samples = samples(reading).map_err(|e| missing(&e))?;
+            let missing = |e| fail(format!("unable to get metric {}: {e}", m.metric.name));
+            let samples = samples(reading).map_err(missing)?;
             let target = m.target.average_value.as_ref().map_or(0, milli);
-            let p = calculator::per_pod(scene, samples, "", target).map_err(fail)?;
+            let p = calculator::per_pod(scene, samples, "", target).map_err(|e| fail(e.to_string()))?;
             let current = average(p.value);
             Ok(Done {
                 replicas: p.replicas,
@@ -130,12 +132,14 @@ fn of_object(
     let (kind, name) = (&m.described_object.kind, &m.described_object.name);
     let value = || {
         let space = s.hpa.metadata.namespace.as_deref().unwrap_or_default();
-        value(reading).map_err(|e| format!("unable to get metric {}: {kind} on {space} {name}/{e}", m.metric.name))
+        let object = format!("{kind} on {space} {name}");
+        value(reading).map_err(|source| ProposalError::Object { metric: m.metric.name.clone(), object, source })
     };
     let (p, text, current) = match m.target.type_.as_str() {
         "Value" => {
             let target = m.target.value.as_ref().map_or(0, milli);
-            let p = value().and_then(|v| calculator::total(scene, v, target)).map_err(|e| fail(e.clone(), e))?;
+            let p = value().and_then(|v| Ok(calculator::total(scene, v, target)?));
+            let p = p.map_err(|e| fail(e.to_string(), e.to_string()))?;
             let current = MetricValueStatus { value: Some(stored(p.value)), ..MetricValueStatus::default() };
             (p, format!("{kind} metric {}", m.metric.name), current)
         }
@@ -143,7 +147,7 @@ fn of_object(
             let target = m.target.average_value.as_ref().map_or(0, milli);
             let value = value().map_err(|e| {
                 let error = format!("failed to get {} object metric: {e}", m.metric.name);
-                fail(e, error)
+                fail(e.to_string(), error)
             })?;
             let p = calculator::shared(scene.tolerances, s.scale.observed, value, target);
             let text = format!("external metric {}({})", m.metric.name, selector_text(m.metric.selector.as_ref()));
@@ -184,20 +188,22 @@ fn of_external(
     let shown = selector_text(m.metric.selector.as_ref());
     let values = || {
         let space = s.hpa.metadata.namespace.as_deref().unwrap_or_default();
-        series(reading).map_err(|e| format!("unable to get external metric {space}/{}/{shown}: {e}", m.metric.name))
+        let metric = format!("{space}/{}/{shown}", m.metric.name);
+        series(reading).map_err(|source| ProposalError::External { metric, source })
     };
     let (p, current) = if let Some(target) = &m.target.average_value {
         let values = values().map_err(|e| {
             let error = format!("failed to get {} external metric: {e}", m.metric.name);
-            fail(e, error)
+            fail(e.to_string(), error)
         })?;
         let value = shared_of_series(values);
         let p = calculator::shared_external(scene.tolerances, s.scale.observed, value, milli(target));
         (p, average(p.value))
     } else if let Some(target) = &m.target.value {
-        let p = values().and_then(|v| calculator::total(scene, total_of_series(v), milli(target))).map_err(|e| {
+        let p = values().and_then(|v| Ok(calculator::total(scene, total_of_series(v), milli(target))?));
+        let p = p.map_err(|e| {
             let error = format!("failed to get external metric {}: {e}", m.metric.name);
-            fail(e, error)
+            fail(e.to_string(), error)
         })?;
         (p, MetricValueStatus { value: Some(stored(p.value)), ..MetricValueStatus::default() })
     } else {
@@ -220,19 +226,17 @@ fn of_resource(
     container: Option<&str>,
     target: &MetricTarget,
     reading: Option<&Measured>,
-) -> Result<(Proposal, String), String> {
-    let samples = || samples(reading).map_err(|e| format!("unable to get metrics for resource {resource}: {e}"));
+) -> Result<(Proposal, String), ResourceError> {
+    let name = || resource.to_owned();
+    let samples = || samples(reading).map_err(|source| ProposalError::Resource { resource: name(), source });
     if let Some(target) = &target.average_value {
-        let p = samples().and_then(|found| calculator::per_pod(scene, found, resource, milli(target)));
-        let p = p.map_err(|e| format!("failed to get {resource} usage: {e}"))?;
+        let p = samples().and_then(|found| Ok(calculator::per_pod(scene, found, resource, milli(target))?));
+        let p = p.map_err(|source| ResourceError::Usage { resource: name(), source })?;
         return Ok((p, format!("{resource} resource")));
     }
-    let Some(target) = target.average_utilization else {
-        let why = "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set";
-        return Err(why.to_owned());
-    };
-    let p = samples().and_then(|found| calculator::utilization(scene, found, resource, container, target));
-    let p = p.map_err(|e| format!("failed to get {resource} utilization: {e}"))?;
+    let target = target.average_utilization.ok_or(ResourceError::NoTarget)?;
+    let p = samples().and_then(|found| Ok(calculator::utilization(scene, found, resource, container, target)?));
+    let p = p.map_err(|source| ResourceError::Utilization { resource: name(), source })?;
     let of = if container.is_some() { " container" } else { "" };
     Ok((p, format!("{resource}{of} resource utilization (percentage of request)")))
 }
@@ -242,27 +246,27 @@ fn unknown(kind: &str) -> Fault {
     Fault { reason: "InvalidMetricSourceType", cause: why.clone(), error: why, spec: true }
 }
 
-fn samples(reading: Option<&Measured>) -> Result<Samples, String> {
+fn samples(reading: Option<&Measured>) -> Result<Samples, MeasureError> {
     match reading {
         Some(Ok(Reading::Samples(samples))) => Ok(samples.clone()),
         Some(Err(e)) => Err(e.clone()),
-        _ => Err("no metrics".to_owned()),
+        _ => Err(MeasureError::None),
     }
 }
 
-fn value(reading: Option<&Measured>) -> Result<i64, String> {
+fn value(reading: Option<&Measured>) -> Result<i64, MeasureError> {
     match reading {
         Some(Ok(Reading::Value(value))) => Ok(*value),
         Some(Err(e)) => Err(e.clone()),
-        _ => Err("no metrics".to_owned()),
+        _ => Err(MeasureError::None),
     }
 }
 
-fn series(reading: Option<&Measured>) -> Result<&[i64], String> {
+fn series(reading: Option<&Measured>) -> Result<&[i64], MeasureError> {
     match reading {
         Some(Ok(Reading::Series(values))) => Ok(values),
         Some(Err(e)) => Err(e.clone()),
-        _ => Err("no metrics".to_owned()),
+        _ => Err(MeasureError::None),
     }
 }
 

@@ -6,6 +6,7 @@
 mod arithmetic;
 pub mod behavior;
 pub mod calculator;
+pub mod error;
 mod memory;
 mod metric;
 pub mod plan;
@@ -118,7 +119,7 @@ impl Autoscaler {
         let found = self.targets.scale(rest, &key.namespace, api_version, &reference.kind, &reference.name).await;
         let mut action = "none";
         let mut decision = match found {
-            Err(why) => plan::without_scale(hpa, &why, clock::now()),
+            Err(why) => plan::without_scale(hpa, &why.to_string(), clock::now()),
             Ok(mut found) => {
                 let mut decision = self.decide(key, hpa, spec, &found.scale).await;
                 if let Some((size, _)) = decision.rescale {
@@ -241,7 +242,7 @@ impl Autoscaler {
     }
 
     /// Sets the replicas, whoever wrote the target meanwhile.
-    async fn rescale(&self, found: &mut FoundScale, size: i32) -> Result<(), String> {
+    async fn rescale(&self, found: &mut FoundScale, size: i32) -> Result<(), RestError> {
         let rest = &self.executor.rest;
         for left in (0..RESCALES).rev() {
             found.body["spec"]["replicas"] = body(&size);
@@ -254,7 +255,7 @@ impl Autoscaler {
                         Err(e) => tracing::warn!(controller = ACCOUNT, path = found.path, error = %e, "no newer scale"),
                     }
                 }
-                Err(e) => return Err(e.to_string()),
+                Err(e) => return Err(e),
             }
         }
         Ok(())

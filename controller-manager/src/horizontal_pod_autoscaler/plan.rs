@@ -15,9 +15,11 @@ use proto::selector::label::Selector;
 
 use super::behavior::{self, History, Wish};
 use super::calculator::Samples;
+use super::error::MeasureError;
 use super::metric::{Fault, one};
 use crate::engine::object::{Key, seconds};
 use crate::engine::pod::Pod;
+use crate::engine::rest::RestError;
 use crate::engine::settings::Hpa;
 
 /// A measurement that a metric of the spec needs.
@@ -46,7 +48,7 @@ pub enum Reading {
 }
 
 /// A measurement, or why there is none.
-pub type Measured = Result<Reading, String>;
+pub type Measured = Result<Reading, MeasureError>;
 
 /// The target's scale subresource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -218,7 +220,7 @@ fn settle(out: &mut ScaleDecision, current: i32, desired: i32, metrics: Option<V
 pub fn after_rescale(
     decision: &mut ScaleDecision,
     before: &HorizontalPodAutoscalerStatus,
-    result: Result<(), String>,
+    result: Result<(), RestError>,
     now: Timestamp,
 ) {
     let Some((size, reason)) = decision.rescale.clone() else { return };

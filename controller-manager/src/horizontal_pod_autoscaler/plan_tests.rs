@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::super::calculator::Sample;
+use super::super::error::MetricsApi;
 use super::*;
 use serde_json::{Value, json};
 
@@ -118,7 +119,7 @@ fn a_failed_rescale() {
     let hpa = hpa(json!({"metrics": [cpu_target(50)]}));
     let mut d = look(&hpa, 2, &[cpu(2, 900)], &[]);
     assert_eq!(d.desired, Some(4));
-    after_rescale(&mut d, &HorizontalPodAutoscalerStatus::default(), Err("no".into()), now());
+    after_rescale(&mut d, &HorizontalPodAutoscalerStatus::default(), Err(RestError::other("no")), now());
     assert_eq!((d.desired, d.status.current_metrics.map(|m| m.len())), (None, Some(1)), "what was measured stays");
     d.status.current_metrics = None;
     assert_eq!(d.events[0].1, "FailedRescale");
@@ -148,7 +149,7 @@ fn outside_of_the_bounds_nothing_is_measured() {
 fn without_all_metrics_it_may_grow_but_not_shrink() {
     let hpa = hpa(json!({"metrics": [cpu_target(50),
         {"type": "External", "external": {"metric": {"name": "queue", "selector": {"matchLabels": {"q": "a"}}}, "target": {"type": "Value", "value": "5"}}}]}));
-    let down = Some(Err("unable to fetch metrics from external metrics API: gone".to_owned()));
+    let down = Some(Err(MeasureError::Fetch { api: MetricsApi::External, message: "gone".to_owned() }));
     let d = look(&hpa, 2, &[cpu(2, 900), down.clone()], &[]);
     assert_eq!(d.rescale.as_ref().map(|r| r.0), Some(4));
     assert!(d.failure.is_some(), "the next look is a retry all the same");
@@ -171,8 +172,9 @@ fn without_all_metrics_it_may_grow_but_not_shrink() {
 #[test]
 fn no_metrics_server() {
     let hpa = hpa(json!({"metrics": [cpu_target(50)]}));
-    let none = "unable to fetch metrics from resource metrics API: the server could not find the requested resource (get pods.metrics.k8s.io)";
-    let d = look(&hpa, 2, &[Some(Err(none.into()))], &[]);
+    let refusal = "the server could not find the requested resource (get pods.metrics.k8s.io)";
+    let none = MeasureError::Fetch { api: MetricsApi::Resource, message: refusal.to_owned() };
+    let d = look(&hpa, 2, &[Some(Err(none.clone()))], &[]);
     let cause = format!("failed to get cpu utilization: unable to get metrics for resource cpu: {none}");
     assert_eq!(message(&d, ACTIVE), format!("the HPA was unable to compute the replica count: {cause}"));
     assert_eq!(d.events[0], (true, "FailedGetResourceMetric", cause.clone()));

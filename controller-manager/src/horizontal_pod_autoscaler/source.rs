@@ -9,12 +9,13 @@ use k8s_openapi::api::autoscaling::v2::{CrossVersionObjectReference, MetricIdent
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::jiff::Timestamp;
 use proto::quantity::Quantity;
-use proto::selector::label::Selector;
+use proto::selector::{self, label::Selector};
 use serde_json::Value;
 use shared::client::path::{self, query_value};
 use shared::flags::parse_duration;
 
 use super::calculator::{Sample, Samples};
+use super::error::{MeasureError, MetricsApi};
 use super::plan::{Measured, Query, Reading};
 use super::target::Targets;
 use crate::engine::rest::{Rest, RestError};
@@ -43,10 +44,8 @@ async fn of_resource(
 ) -> Measured {
     let pods = path::collection("metrics.k8s.io/v1beta1", Some(namespace), "pods");
     let path = format!("{pods}?labelSelector={}", query_value(selector));
-    let list = rest.get(&path).await.map_err(|e| {
-        format!("unable to fetch metrics from resource metrics API: {}", worded(&e, "get pods.metrics.k8s.io"))
-    })?;
-    let items = items(&list).ok_or("no metrics returned from resource metrics API")?;
+    let list = rest.get(&path).await.map_err(|e| refused(MetricsApi::Resource, &e, "get pods.metrics.k8s.io"))?;
+    let items = items(&list).ok_or(MeasureError::Empty(MetricsApi::Resource))?;
     Ok(Reading::Samples(resource_samples(items, resource, container)))
 }
 
@@ -71,7 +70,10 @@ fn resource_samples(items: &[Value], resource: &str, container: Option<&str>) ->
     out
 }
 
-const CUSTOM: &str = "unable to fetch metrics from custom metrics API";
+/// Error of a request to an API of metrics that is described as client-go does.
+fn refused(api: MetricsApi, error: &RestError, about: &str) -> MeasureError {
+    MeasureError::Fetch { api, message: worded(error, about) }
+}
 
 async fn of_pods(
     rest: &Rest,
@@ -80,13 +82,13 @@ async fn of_pods(
     selector: &str,
     metric: &MetricIdentifier,
 ) -> Measured {
-    let version = custom_version(rest, targets).await?;
+    let version = targets.custom_metrics(rest).await?;
     let pods = path::collection(&format!("custom.metrics.k8s.io/{version}"), Some(namespace), "pods");
     let series = path::object(&format!("{pods}/*"), &metric.name)?;
     let path = format!("{series}?labelSelector={}&{}", query_value(selector), metric_selector(metric)?);
     let about = format!("get pods.custom.metrics.k8s.io {}", '*');
-    let list = rest.get(&path).await.map_err(|e| format!("{CUSTOM}: {}", worded(&e, &about)))?;
-    let items = items(&list).ok_or("no metrics returned from custom metrics API")?;
+    let list = rest.get(&path).await.map_err(|e| refused(MetricsApi::Custom, &e, &about))?;
+    let items = items(&list).ok_or(MeasureError::Empty(MetricsApi::Custom))?;
     let samples = items.iter().map(|item| {
         let window = item["windowSeconds"].as_u64().or_else(|| item["window"].as_u64());
         let window = window.map_or(DEFAULT_WINDOW, Duration::from_secs);
@@ -103,28 +105,23 @@ async fn of_object(
     object: &CrossVersionObjectReference,
     metric: &MetricIdentifier,
 ) -> Measured {
-    let version = custom_version(rest, targets).await?;
+    let version = targets.custom_metrics(rest).await?;
     let api_version = object.api_version.as_deref().unwrap_or_default();
     let of = |plural: &str| path::collection(&format!("custom.metrics.k8s.io/{version}"), Some(namespace), plural);
     let name = &metric.name;
     let (path, about) = if object.kind == "Namespace" && !api_version.contains('/') {
         (path::object(&of("metrics"), name)?, format!("get namespaces.custom.metrics.k8s.io {namespace}"))
     } else {
-        let resource = targets.resource(rest, api_version, &object.kind).await;
-        let resource = resource.map_err(|e| format!("{CUSTOM}: {e}"))?;
+        let resource = targets.resource(rest, api_version, &object.kind).await?;
         let about = format!("get {resource}.custom.metrics.k8s.io {}", object.name);
         (path::object(&path::object(&of(&resource), &object.name)?, name)?, about)
     };
     let list = rest.get(&format!("{path}?{}", metric_selector(metric)?)).await;
-    let list = list.map_err(|e| format!("{CUSTOM}: {}", worded(&e, &about)))?;
+    let list = list.map_err(|e| refused(MetricsApi::Custom, &e, &about))?;
     match list["items"].as_array().map(Vec::as_slice) {
         Some([one]) => Ok(Reading::Value(milli(&one["value"]))),
-        Some([]) | None => {
-            Err(format!("{CUSTOM}: the custom metrics API server returned no results for metric {name}"))
-        }
-        Some(_) => {
-            Err(format!("{CUSTOM}: the custom metrics API server returned more than one result for metric {name}"))
-        }
+        Some([]) | None => Err(MeasureError::NoResult(name.clone())),
+        Some(_) => Err(MeasureError::SeveralResults(name.clone())),
     }
 }
 
@@ -137,27 +134,22 @@ async fn external(rest: &Rest, namespace: &str, metric: &MetricIdentifier) -> Me
     let name = path::segment(&metric.name)?;
     let series = path::collection("external.metrics.k8s.io/v1beta1", Some(namespace), &metric.name);
     let path = format!("{series}?labelSelector={}", query_value(&selector));
-    let list = rest.get(&path).await.map_err(|e| {
-        let about = format!("get {name}.external.metrics.k8s.io");
-        format!("unable to fetch metrics from external metrics API: {}", worded(&e, &about))
-    })?;
-    let items = items(&list).ok_or("no metrics returned from external metrics API")?;
+    let list = rest
+        .get(&path)
+        .await
+        .map_err(|e| refused(MetricsApi::External, &e, &format!("get {name}.external.metrics.k8s.io")))?;
+    let items = items(&list).ok_or(MeasureError::Empty(MetricsApi::External))?;
     Ok(Reading::Series(items.iter().map(|item| milli(&item["value"])).collect()))
 }
 
-/// v1beta2 where it is served, else v1beta1.
-async fn custom_version(rest: &Rest, targets: &Targets) -> Result<&'static str, String> {
-    targets.custom_metrics(rest).await.map_err(|e| format!("{CUSTOM}: {e}"))
-}
-
-fn metric_selector(metric: &MetricIdentifier) -> Result<String, String> {
+fn metric_selector(metric: &MetricIdentifier) -> Result<String, selector::Error> {
     let Some(selector) = &metric.selector else { return Ok(String::new()) };
     Ok(format!("metricLabelSelector={}", query_value(&labels(selector)?)))
 }
 
-fn labels(selector: &LabelSelector) -> Result<String, String> {
+fn labels(selector: &LabelSelector) -> Result<String, selector::Error> {
     let object = serde_json::to_value(selector).unwrap_or_default();
-    Selector::from_object(Some(&object)).map(|s| s.to_string()).map_err(|e| e.to_string())
+    Selector::from_object(Some(&object)).map(|s| s.to_string())
 }
 
 fn items(list: &Value) -> Option<&[Value]> {

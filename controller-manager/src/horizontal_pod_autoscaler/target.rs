@@ -8,6 +8,7 @@ use serde_json::Value;
 use shared::client::path;
 use tokio::sync::Mutex;
 
+use super::error::TargetError;
 use super::plan::Scale;
 use crate::engine::clock;
 use crate::engine::discovery::{Catalogue, Served, discover};
@@ -46,8 +47,8 @@ impl Targets {
     }
 
     /// The resource of a kind as the custom metrics API names it.
-    pub async fn resource(&self, rest: &Rest, api_version: &str, kind: &str) -> Result<String, String> {
-        let catalogue = self.catalogue(rest).await.map_err(|e| e.to_string())?;
+    pub async fn resource(&self, rest: &Rest, api_version: &str, kind: &str) -> Result<String, TargetError> {
+        let catalogue = self.catalogue(rest).await?;
         mappings(&catalogue, api_version, kind)
             .first()
             .map(|s| s.group_resource())
@@ -55,12 +56,12 @@ impl Targets {
     }
 
     /// The version of the custom metrics API to speak.
-    pub async fn custom_metrics(&self, rest: &Rest) -> Result<&'static str, String> {
-        let catalogue = self.catalogue(rest).await.map_err(|e| e.to_string())?;
+    pub async fn custom_metrics(&self, rest: &Rest) -> Result<&'static str, TargetError> {
+        let catalogue = self.catalogue(rest).await?;
         let serves = |v: &str| catalogue.all.iter().any(|s| s.group == "custom.metrics.k8s.io" && s.version == v);
         match ["v1beta2", "v1beta1"].into_iter().find(|v| serves(v)) {
             Some(version) => Ok(version),
-            None => Err("no custom metrics API (custom.metrics.k8s.io) registered".to_owned()),
+            None => Err(TargetError::NoCustomMetrics),
         }
     }
 
@@ -72,11 +73,11 @@ impl Targets {
         api_version: &str,
         kind: &str,
         name: &str,
-    ) -> Result<FoundScale, String> {
+    ) -> Result<FoundScale, TargetError> {
         if malformed(api_version) {
-            return Err(format!("unexpected GroupVersion string: {api_version}"));
+            return Err(TargetError::GroupVersion(api_version.to_owned()));
         }
-        let catalogue = self.catalogue(rest).await.map_err(|e| e.to_string())?;
+        let catalogue = self.catalogue(rest).await?;
         let candidates = mappings(&catalogue, api_version, kind);
         if candidates.is_empty() {
             return Err(no_match(api_version, kind));
@@ -89,7 +90,7 @@ impl Targets {
                 Err(e) => drop(first.get_or_insert(e)),
             }
         }
-        Err(first.map_or_else(|| "unrecognized resource".to_owned(), |e| e.to_string()))
+        Err(first.map_or(TargetError::NoScale, TargetError::Server))
     }
 }
 
@@ -108,8 +109,8 @@ fn group(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-fn no_match(api_version: &str, kind: &str) -> String {
-    format!("no matches for kind {kind:?} in group {:?}", group(api_version))
+fn no_match(api_version: &str, kind: &str) -> TargetError {
+    TargetError::NoMatch { kind: kind.to_owned(), group: group(api_version).to_owned() }
 }
 
 fn read(body: &Value) -> Scale {

@@ -79,7 +79,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             }
             if plan::finished(job) || matches!(event, Event::Deleted(_)) {
                 // Pods that outlived their job would otherwise never lose its finalizer.
-                for pod in watcher.pods.by_index(crate::engine::context::BY_CONTROLLER, object::uid(&job.metadata)) {
+                for pod in watcher.pods.by_index(crate::engine::indices::BY_CONTROLLER, object::uid(&job.metadata)) {
                     if finalizer::tracked(&pod) {
                         lost.add(Key::of(&pod.metadata));
                     }

@@ -7,37 +7,49 @@ use ipnet::IpNet;
 const PREFIX_V4: u8 = 24;
 const PREFIX_V6: u8 = 64;
 
+/// Errors of the ranges that flags name, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// Text that is no range.
+    #[error("failed to parse cidr value:{0:?} with error:invalid CIDR address: {0}")]
+    Cidr(String),
+    /// So many ranges, all of one family.
+    #[error("len of ClusterCIDRs=={0} and they are not configured as dual stack (at least one from each IPFamily")]
+    OneFamily(usize),
+    /// So many ranges.
+    #[error("length of clusterCIDRs is:{0} more than max allowed of 2")]
+    TooMany(usize),
+    /// Ranges of services, all of one family.
+    #[error("serviceCIDR and secondaryServiceCIDR are not dualstack (from different IPfamiles)")]
+    ServicesOfOneFamily,
+}
+
 /// The ranges of `--cluster-cidr`: one, or one of each family.
-pub fn cluster(list: &[String]) -> Result<Vec<IpNet>, String> {
-    let parse = |text: &String| {
-        text.parse::<IpNet>()
-            .map_err(|_| format!("failed to parse cidr value:{text:?} with error:invalid CIDR address: {text}"))
-    };
+pub fn cluster(list: &[String]) -> Result<Vec<IpNet>, RangeError> {
+    let parse = |text: &String| text.parse::<IpNet>().map_err(|_| RangeError::Cidr(text.clone()));
     if list.is_empty() {
         return parse(&String::new()).map(|range| vec![range]);
     }
     let ranges: Vec<IpNet> = list.iter().map(parse).collect::<Result<_, _>>()?;
     let n = ranges.len();
     if n > 1 && !of_both_families(&ranges) {
-        return Err(format!(
-            "len of ClusterCIDRs=={n} and they are not configured as dual stack (at least one from each IPFamily"
-        ));
+        return Err(RangeError::OneFamily(n));
     }
     if n > 2 {
-        return Err(format!("length of clusterCIDRs is:{n} more than max allowed of 2"));
+        return Err(RangeError::TooMany(n));
     }
     Ok(ranges)
 }
 
 /// The ranges of `--service-cluster-ip-range`. What cannot be read is in nobody's way.
-pub fn services(list: &[String]) -> Result<Vec<IpNet>, String> {
+pub fn services(list: &[String]) -> Result<Vec<IpNet>, RangeError> {
     let parse = |text: &String| {
         let range = text.parse::<IpNet>();
         range.inspect_err(|error| tracing::warn!(cidr = text, %error, "unsuccessful parsing of service CIDR")).ok()
     };
     let ranges: Vec<IpNet> = list.iter().filter_map(parse).collect();
     if ranges.len() > 1 && !of_both_families(&ranges) {
-        return Err("serviceCIDR and secondaryServiceCIDR are not dualstack (from different IPfamiles)".to_owned());
+        return Err(RangeError::ServicesOfOneFamily);
     }
     Ok(ranges)
 }
@@ -93,7 +105,11 @@ mod tests {
             ),
             ("10.0.0.0/16,10.1.0.0/16,fd00::/48", Err("length of clusterCIDRs is:3 more than max allowed of 2")),
         ] {
-            assert_eq!(cluster(&list(text)).map(|r| r.len()), want.map_err(str::to_owned), "{text}");
+            assert_eq!(
+                cluster(&list(text)).map(|r| r.len()).map_err(|e| e.to_string()),
+                want.map_err(str::to_owned),
+                "{text}"
+            );
         }
     }
 
@@ -102,7 +118,7 @@ mod tests {
         for (text, want) in [("", Some(0)), ("10.96.0.0/12,fd00::/108", Some(2)), ("10.96.0.0/12,x", Some(1))] {
             assert_eq!(services(&list(text)).ok().map(|r| r.len()), want, "{text}");
         }
-        let why = services(&list("10.96.0.0/12,10.112.0.0/12")).expect_err("one family");
+        let why = services(&list("10.96.0.0/12,10.112.0.0/12")).expect_err("one family").to_string();
         assert_eq!(why, "serviceCIDR and secondaryServiceCIDR are not dualstack (from different IPfamiles)");
     }
 

@@ -9,7 +9,8 @@ use super::http::{Server, Way};
 use crate::cloud::Provider;
 use crate::controllers::TABLE;
 use crate::engine::context::{Clients, Context, HostPort};
-use crate::engine::registry::{Selection, known};
+use crate::engine::registry::known;
+use crate::engine::selection::Selection;
 use crate::engine::settings::Settings;
 
 /// One term of leadership.

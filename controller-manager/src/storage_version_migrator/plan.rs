@@ -84,14 +84,19 @@ pub fn hopeless(error: &RestError) -> bool {
     !matches!(code, 429 | 500 | 503 | 504)
 }
 
+/// Version of an object that is no number.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("resource version is not well formed: {0}")]
+pub struct MalformedVersion(String);
+
 /// Compares two versions of a resource's objects. Versions are numbers that grow, of any length.
 ///
 /// # Errors
 /// One that is no such number.
-pub fn compare(a: &str, b: &str) -> Result<Ordering, String> {
+pub fn compare(a: &str, b: &str) -> Result<Ordering, MalformedVersion> {
     let formed = |v: &str| !v.is_empty() && !v.starts_with('0') && v.bytes().all(|c| c.is_ascii_digit());
     match [a, b].into_iter().find(|v| !formed(v)) {
-        Some(bad) => Err(format!("resource version is not well formed: {bad}")),
+        Some(bad) => Err(MalformedVersion(bad.to_owned())),
         None => Ok(a.len().cmp(&b.len()).then_with(|| a.cmp(b))),
     }
 }
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn versions_are_compared() {
-        let bad = |v: &str| Err(format!("resource version is not well formed: {v}"));
+        let bad = |v: &str| Err(MalformedVersion(v.to_owned()));
         for (a, b, want) in [
             ("5", "10", Ok(Ordering::Less)),
             ("10", "10", Ok(Ordering::Equal)),

@@ -18,8 +18,9 @@ use shared::workqueue::Queue;
 
 use self::plan::{NO_EXECUTE, Planned};
 use crate::engine::clock;
-use crate::engine::context::{BY_NODE, Context};
+use crate::engine::context::Context;
 use crate::engine::executor::Executor;
+use crate::engine::indices::BY_NODE;
 use crate::engine::metrics;
 use crate::engine::object::{self, Key};
 use crate::engine::pod::Pod;

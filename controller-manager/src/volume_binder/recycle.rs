@@ -9,11 +9,15 @@ use k8s_openapi::api::core::v1::{
     VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use proto::json::DecodeError;
 use proto::quantity::Quantity;
+use shared::typed::ReadError;
+use thiserror::Error;
 
 use super::plan::{fails, unbind};
 use crate::engine::action::Action;
 use crate::engine::object;
+use crate::engine::rest::RestError;
 
 const NAMESPACE: &str = "default";
 const IMAGE: &str = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6";
@@ -42,11 +46,10 @@ impl Recyclers {
     ///
     /// # Errors
     /// A file that is none, or holds no pod that could empty a volume.
-    pub fn load(host_path: &Recycler, nfs: &Recycler) -> Result<Self, String> {
-        let one = |recycler: &Recycler, kind: &str| {
-            let pod = template(&recycler.path);
-            let pod = pod.map_err(|e| format!("could not create {kind} recycler pod from file {}: {e}", recycler.path));
-            Ok::<_, String>((recycler.clone(), pod?))
+    pub fn load(host_path: &Recycler, nfs: &Recycler) -> Result<Self, RecyclerError> {
+        let one = |recycler: &Recycler, kind: &'static str| {
+            let failed = |source| RecyclerError { kind, path: recycler.path.clone(), source };
+            Ok::<_, RecyclerError>((recycler.clone(), template(&recycler.path).map_err(failed)?))
         };
         Ok(Self { host_path: one(host_path, "hostpath")?, nfs: one(nfs, "NFS")? })
     }
@@ -81,22 +84,107 @@ impl Recyclers {
     }
 }
 
+/// Template of recycler pods that cannot be used.
+#[derive(Debug, Error)]
+#[error("could not create {kind} recycler pod from file {path}: {source}")]
+pub struct RecyclerError {
+    kind: &'static str,
+    path: String,
+    source: TemplateError,
+}
+
+/// Errors of a file that should hold a pod.
+#[derive(Debug, Error)]
+pub enum TemplateError {
+    /// The file cannot be read.
+    #[error("failed to read file path {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// The file is empty.
+    #[error("file was empty: {0}")]
+    Empty(String),
+    /// The file is no YAML.
+    #[error("failed decoding file: {0}")]
+    Yaml(#[from] DecodeError),
+    /// The file holds another kind.
+    #[error("failed decoding file: it holds no Pod of v1")]
+    NoPod,
+    /// The pod in it cannot be read.
+    #[error("failed decoding file: {0}")]
+    Pod(#[from] ReadError),
+    /// The pod in it mounts nothing.
+    #[error("pod specification ({0}): does not contain any volumes")]
+    NoVolumes(String),
+}
+
+/// Failures of a recycler pod.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PodFailure {
+    /// The pod's own message.
+    #[error("{0}")]
+    Message(String),
+    /// The pod does not say why.
+    #[error("pod failed, pod.Status.Message unknown")]
+    Unknown,
+    /// Somebody deleted it.
+    #[error("recycler pod was deleted")]
+    Deleted,
+    /// The pod cannot be looked at.
+    #[error("recycler pod watcher failed")]
+    Watch,
+}
+
+/// Errors of emptying a volume, in upstream's words.
+#[derive(Debug, Error)]
+pub enum RecycleError {
+    /// Nothing can be watched.
+    #[error(transparent)]
+    Watch(#[from] kube::Error),
+    /// The pod has no namespace.
+    #[error("unexpected error creating recycler pod:  an empty namespace may not be set during creation")]
+    NoNamespace,
+    /// The pod cannot be created.
+    #[error("unexpected error creating recycler pod:  {0}")]
+    Create(#[source] RestError),
+    /// A pod of its name is there and cannot be deleted.
+    #[error("failed to delete old recycler pod {pod}: {source}")]
+    DeleteOld {
+        /// Namespace and name.
+        pod: String,
+        /// Cause.
+        source: RestError,
+    },
+    /// A pod of its name was there.
+    #[error("old recycler pod found, will retry later")]
+    Old,
+    /// The pod failed.
+    #[error("failed to recycle volume: {0}")]
+    Pod(#[source] PodFailure),
+    /// The pod cannot be deleted.
+    #[error("failed to delete recycler pod: {0}")]
+    Delete(#[source] RestError),
+}
+
 /// The pod in a file.
-fn template(path: &str) -> Result<Pod, String> {
+fn template(path: &str) -> Result<Pod, TemplateError> {
     if path.is_empty() {
         return Ok(standard());
     }
-    let text = std::fs::read(path).map_err(|e| format!("failed to read file path {path}: {e}"))?;
+    let text = std::fs::read(path).map_err(|source| TemplateError::Read { path: path.to_owned(), source })?;
     if text.is_empty() {
-        return Err(format!("file was empty: {path}"));
+        return Err(TemplateError::Empty(path.to_owned()));
     }
-    let tree = proto::yaml::decode_any(&text).map_err(|e| format!("failed decoding file: {e:?}"))?;
+    let tree = proto::yaml::decode_any(&text)?;
     if tree["kind"] != "Pod" || tree["apiVersion"] != "v1" {
-        return Err("failed decoding file: it holds no Pod of v1".to_owned());
+        return Err(TemplateError::NoPod);
     }
-    let pod: Pod = shared::types::from_tree(&tree).map_err(|e| format!("failed decoding file: {e}"))?;
+    let pod: Pod = shared::types::from_tree(&tree)?;
     if pod.spec.as_ref().and_then(|s| s.volumes.as_ref()).is_none_or(Vec::is_empty) {
-        return Err(format!("pod specification ({path}): does not contain any volumes"));
+        return Err(TemplateError::NoVolumes(path.to_owned()));
     }
     Ok(pod)
 }
@@ -120,7 +208,7 @@ pub fn in_use(volume: &PersistentVolume, users: &[String]) -> Action {
 
 /// The writes after its pod has come to an end.
 #[must_use]
-pub fn done(volume: &PersistentVolume, outcome: Result<(), String>) -> Vec<Action> {
+pub fn done(volume: &PersistentVolume, outcome: Result<(), RecycleError>) -> Vec<Action> {
     match outcome {
         Ok(()) => {
             let about = object::reference::<PersistentVolume>(&volume.metadata);
@@ -140,13 +228,13 @@ pub fn relayed(volume: &ObjectReference, kind: &str, message: &str) -> Action {
 
 /// Returns the result of a pod; none as long as it runs.
 #[must_use]
-pub fn verdict(pod: &Pod) -> Option<Result<(), String>> {
+pub fn verdict(pod: &Pod) -> Option<Result<(), PodFailure>> {
     let status = pod.status.as_ref()?;
     match status.phase.as_deref()? {
         "Succeeded" => Some(Ok(())),
         "Failed" => {
             let message = status.message.clone().filter(|m| !m.is_empty());
-            Some(Err(message.unwrap_or_else(|| "pod failed, pod.Status.Message unknown".to_owned())))
+            Some(Err(message.map_or(PodFailure::Unknown, PodFailure::Message)))
         }
         _ => None,
     }

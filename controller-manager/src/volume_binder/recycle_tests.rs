@@ -14,7 +14,7 @@ fn volume(with: Value) -> PersistentVolume {
 
 fn recyclers(path: &str) -> Result<Recyclers, String> {
     let recycler = |minimum, per_gib| Recycler { minimum, per_gib, path: path.to_owned() };
-    Recyclers::load(&recycler(60, 30), &recycler(300, 30))
+    Recyclers::load(&recycler(60, 30), &recycler(300, 30)).map_err(|e| e.to_string())
 }
 
 /// The pod from a file that holds this.
@@ -104,8 +104,8 @@ fn what_a_pod_came_to() {
         (json!({}), None),
         (json!({"phase": "Running"}), None),
         (json!({"phase": "Succeeded"}), Some(Ok(()))),
-        (json!({"phase": "Failed"}), Some(Err("pod failed, pod.Status.Message unknown".to_owned()))),
-        (json!({"phase": "Failed", "message": "too slow"}), Some(Err("too slow".to_owned()))),
+        (json!({"phase": "Failed"}), Some(Err(PodFailure::Unknown))),
+        (json!({"phase": "Failed", "message": "too slow"}), Some(Err(PodFailure::Message("too slow".to_owned())))),
     ] {
         let pod = serde_json::from_value(json!({"status": status})).expect("pod");
         assert_eq!(verdict(&pod), want, "{status}");
@@ -122,7 +122,7 @@ fn what_follows() {
         panic!("{freed:?}")
     };
     assert!(body["spec"]["claimRef"].is_null());
-    let failed = done(&volume("Released"), Err("no".into()));
+    let failed = done(&volume("Released"), Err(RecycleError::Pod(PodFailure::Message("no".to_owned()))));
     let [Action::Update { body, .. }, Action::Event { reason, warning: true, message, .. }] = failed.as_slice() else {
         panic!("{failed:?}")
     };
@@ -130,6 +130,9 @@ fn what_follows() {
         (body["status"]["phase"].as_str(), body["status"]["message"].as_str()),
         (Some("Failed"), Some(&**message))
     );
-    assert_eq!((*reason, &**message), ("VolumeFailedRecycle", "Recycle failed: no"));
-    assert!(done(&volume("Failed"), Err("no".into())).is_empty(), "told once");
+    assert_eq!((*reason, &**message), ("VolumeFailedRecycle", "Recycle failed: failed to recycle volume: no"));
+    assert!(
+        done(&volume("Failed"), Err(RecycleError::Pod(PodFailure::Message("no".to_owned())))).is_empty(),
+        "told once"
+    );
 }

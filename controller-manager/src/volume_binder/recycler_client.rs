@@ -12,7 +12,7 @@ use serde_json::json;
 use shared::client::path;
 use shared::types::from_tree;
 
-use super::recycle;
+use super::recycle::{self, PodFailure, RecycleError};
 use crate::engine::action::{Action, body, join};
 use crate::engine::executor::Executor;
 use crate::engine::object;
@@ -22,7 +22,6 @@ use crate::engine::rest::RestError;
 const WATCH_SECONDS: u32 = 290;
 /// Before the next watch, so that a server that ends them at once is not asked without end.
 const PAUSE: Duration = Duration::from_secs(1);
-const DELETED: &str = "recycler pod was deleted";
 
 /// Client that empties volumes by pods.
 pub struct RecyclerClient {
@@ -98,13 +97,12 @@ impl RecyclerClient {
     ///
     /// # Errors
     /// Why the volume is not empty, in upstream's words.
-    pub async fn run(&self, volume: &ObjectReference, pod: &Pod) -> Result<(), String> {
+    pub async fn run(&self, volume: &ObjectReference, pod: &Pod) -> Result<(), RecycleError> {
         let (namespace, name) = (object::namespace(&pod.metadata), object::name(&pod.metadata));
-        let text = |e: kube::Error| e.to_string();
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let mut pods = Followed::open(pods, format!("metadata.name={name}")).await.map_err(text)?;
+        let mut pods = Followed::open(pods, format!("metadata.name={name}")).await?;
         let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let mut events = Followed::open(events, format!("involvedObject.name={name}")).await.map_err(text)?;
+        let mut events = Followed::open(events, format!("involvedObject.name={name}")).await?;
         let uid = self.create(pod).await?;
         let end = loop {
             tokio::select! {
@@ -128,36 +126,35 @@ impl RecyclerClient {
             }
         };
         let gone = self.delete(pod).await;
-        end.map_err(|why| format!("failed to recycle volume: {why}"))?;
-        gone.map_err(|e| format!("failed to delete recycler pod: {e}"))
+        end.map_err(RecycleError::Pod)?;
+        gone.map_err(RecycleError::Delete)
     }
 
     /// Start the pod. One of this name that is there already may be anybody's: it has to go first.
-    async fn create(&self, pod: &Pod) -> Result<String, String> {
+    async fn create(&self, pod: &Pod) -> Result<String, RecycleError> {
         let (namespace, name) = (object::namespace(&pod.metadata), object::name(&pod.metadata));
         if namespace.is_empty() {
-            return Err(
-                "unexpected error creating recycler pod:  an empty namespace may not be set during creation".to_owned()
-            );
+            return Err(RecycleError::NoNamespace);
         }
         match self.executor.rest.post(&collection(namespace), &body(pod)).await {
             Ok(made) => Ok(made.uid),
             Err(e) if e.already_exists() => {
                 let gone = self.delete(pod).await;
-                gone.map_err(|e| format!("failed to delete old recycler pod {namespace}/{name}: {e}"))?;
-                Err("old recycler pod found, will retry later".to_owned())
+                let pod = format!("{namespace}/{name}");
+                gone.map_err(|source| RecycleError::DeleteOld { pod, source })?;
+                Err(RecycleError::Old)
             }
-            Err(e) => Err(format!("unexpected error creating recycler pod:  {e}")),
+            Err(e) => Err(RecycleError::Create(e)),
         }
     }
 
     /// Looks up the result of the pod of this uid, when the watch cannot say.
-    async fn look(&self, uid: &str, pod: &Pod) -> Option<Result<(), String>> {
+    async fn look(&self, uid: &str, pod: &Pod) -> Option<Result<(), PodFailure>> {
         match self.executor.rest.get(&path(pod)).await.map(|tree| from_tree::<Pod>(&tree)) {
             Ok(Ok(pod)) if object::uid(&pod.metadata) == uid => recycle::verdict(&pod),
-            Ok(Ok(_)) => Some(Err(DELETED.to_owned())),
-            Err(e) if e.not_found() => Some(Err(DELETED.to_owned())),
-            _ => Some(Err("recycler pod watcher failed".to_owned())),
+            Ok(Ok(_)) => Some(Err(PodFailure::Deleted)),
+            Err(e) if e.not_found() => Some(Err(PodFailure::Deleted)),
+            _ => Some(Err(PodFailure::Watch)),
         }
     }
 
@@ -175,11 +172,11 @@ fn collection(namespace: &str) -> String {
 }
 
 /// Returns what a change means for the recycler pod of this uid; nothing as long as it runs.
-fn heard(uid: &str, change: WatchEvent<Pod>) -> Option<Result<(), String>> {
+fn heard(uid: &str, change: WatchEvent<Pod>) -> Option<Result<(), PodFailure>> {
     let ours = |pod: &Pod| object::uid(&pod.metadata) == uid;
     match change {
         WatchEvent::Added(pod) | WatchEvent::Modified(pod) => recycle::verdict(&pod).filter(|_| ours(&pod)),
-        WatchEvent::Deleted(pod) => ours(&pod).then(|| Err(DELETED.to_owned())),
+        WatchEvent::Deleted(pod) => ours(&pod).then(|| Err(PodFailure::Deleted)),
         WatchEvent::Bookmark(_) | WatchEvent::Error(_) => None,
     }
 }

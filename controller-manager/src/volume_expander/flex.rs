@@ -10,16 +10,27 @@ use shared::flex::{CallFailure, Drivers, FlexVolume};
 use super::plan;
 use crate::engine::object;
 
+/// Failed calls of a driver, with its messages.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ExpandError {
+    /// The driver does not name the volume.
+    #[error("GetVolumeName failed from getDeviceMountPath: {0}")]
+    VolumeName(String),
+    /// The driver does not grow the volume.
+    #[error("{0}")]
+    Volume(String),
+}
+
 /// Lets the driver of a FlexVolume grow it to what its claim asks for. Reports whether nodes have a share in that; none for other
 /// volumes, and where the driver is not here.
 ///
 /// # Errors
-/// The driver failed; upstream's text.
+/// [`ExpandError`].
 pub(super) async fn expand(
     drivers: &Drivers,
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
-) -> Result<Option<bool>, String> {
+) -> Result<Option<bool>, ExpandError> {
     let Some(source) = volume.spec.as_ref().and_then(|spec| spec.flex_volume.as_ref()) else { return Ok(None) };
     let bound = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.as_ref());
     if bound != claim.metadata.uid.as_ref() {
@@ -32,13 +43,13 @@ pub(super) async fn expand(
     let Some((new, old)) = plan::growth(claim, volume) else { return Ok(by_nodes) };
     let json = found.json(BTreeMap::new());
     if let Err(CallFailure::Failed(error)) = driver.call("getvolumename", &[&json]).await {
-        return Err(format!("GetVolumeName failed from getDeviceMountPath: {error}"));
+        return Err(ExpandError::VolumeName(error));
     }
     // A controller manager has no folder of plugins: upstream's path is relative, too.
     let path = Path::new(&found.driver).join("mounts").join(name).display().to_string();
     match driver.call("expandvolume", &[&json, &path, &new.to_string(), &old.to_string()]).await {
         Ok(_) | Err(CallFailure::NotSupported) => Ok(by_nodes),
-        Err(CallFailure::Failed(error)) => Err(error),
+        Err(CallFailure::Failed(error)) => Err(ExpandError::Volume(error)),
     }
 }
 
@@ -80,7 +91,8 @@ mod tests {
             fs::write(&program, script).expect("written");
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
             let drivers = Drivers::new(folder.path());
-            assert_eq!(expand(&drivers, &claim, &own).await, expected);
+            let grown = expand(&drivers, &claim, &own).await.map_err(|error| error.to_string());
+            assert_eq!(grown, expected);
             let calls = fs::read_to_string(folder.path().join("calls")).expect("calls");
             let last = calls.lines().last().map(str::to_owned);
             assert_eq!(last.as_deref(), Some("expandvolume vendor/disk/mounts/pv 2147483648 1073741824"), "{calls}");

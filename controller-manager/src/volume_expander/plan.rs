@@ -27,6 +27,11 @@ pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Optio
     (size(capacity) < asked(claim)).then(|| (asked(claim).value(), had(claim).value()))
 }
 
+/// The volume of a claim is not bound to it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("persistent Volume is not bound to PVC being updated : {0}")]
+pub struct NotBound(object::Key);
+
 /// The writes, or why the pair cannot be worked on. `flex` tells of a FlexVolume whether nodes have a share in its growth;
 /// none where its driver is not here.
 pub fn plan(
@@ -34,11 +39,10 @@ pub fn plan(
     volume: &PersistentVolume,
     flex: Option<bool>,
     now: Timestamp,
-) -> Result<Vec<Action>, String> {
+) -> Result<Vec<Action>, NotBound> {
     let bound = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
     if bound.and_then(|r| r.uid.as_ref()) != claim.metadata.uid.as_ref() {
-        let key = object::Key::of(&claim.metadata);
-        return Err(format!("persistent Volume is not bound to PVC being updated : {key}"));
+        return Err(NotBound(object::Key::of(&claim.metadata)));
     }
     if asked(claim) <= had(claim) && object::annotation(&volume.metadata, BEFORE).is_none() {
         return Ok(Vec::new());
@@ -205,7 +209,7 @@ mod tests {
         claim.metadata.uid = Some("other".into());
         let now = "2026-01-01T00:00:00Z".parse().expect("time");
         assert_eq!(
-            plan(&claim, &volume, None, now).unwrap_err(),
+            plan(&claim, &volume, None, now).unwrap_err().to_string(),
             "persistent Volume is not bound to PVC being updated : ns/c"
         );
     }

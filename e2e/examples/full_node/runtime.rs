@@ -50,7 +50,7 @@ impl Runtime {
         let config = self.sandbox(&name, &pod);
         let sandbox = self.client.run_sandbox(config.clone(), "").await.context("no sandbox")?;
         // Paths that are hidden are mounts, too: most of what a container costs beyond its process.
-        let context = security::container(&pod, &container, (&ImageUser::default(), None), "", false);
+        let context = security::container(&pod, &container, (&ImageUser::default(), None, Vec::new()), "", false);
         let container = v1::ContainerConfig {
             metadata: Some(v1::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
             image: Some(v1::ImageSpec { image: "docker.io/library/busybox:1.36".to_owned(), ..Default::default() }),
@@ -95,7 +95,7 @@ impl Runtime {
             log_directory: logs(name),
             linux: Some(v1::LinuxPodSandboxConfig {
                 cgroup_parent: format!("{}/{name}", self.cgroup),
-                security_context: Some(security::sandbox(pod, None)),
+                security_context: Some(security::sandbox(pod, None, &[])),
                 ..Default::default()
             }),
             ..Default::default()

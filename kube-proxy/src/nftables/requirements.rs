@@ -13,13 +13,18 @@ pub(super) fn check() -> Result<(), SyncError> {
         return Ok(());
     }
     let kernel = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
-    judge(&kernel.unwrap_or_default()).map_err(SyncError::Unsupported)
+    judge(&kernel.unwrap_or_default()).map_err(|error| SyncError::Unsupported(error.to_string()))
 }
 
-fn judge(release: &str) -> Result<(), String> {
+/// A kernel that lacks what the rules use.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("kube-proxy in nftables mode requires kernel 5.13 or later, got {0:?}")]
+struct OldKernel(String);
+
+fn judge(release: &str) -> Result<(), OldKernel> {
     match version(release) {
         Some(kernel) if kernel >= KERNEL => Ok(()),
-        _ => Err(format!("kube-proxy in nftables mode requires kernel 5.13 or later, got {release:?}")),
+        _ => Err(OldKernel(release.to_owned())),
     }
 }
 

@@ -62,7 +62,7 @@ pub async fn run(folder: PathBuf, handlers: Handlers, shutdown: CancellationToke
         for folder in folders.difference(&watched) {
             is_new = true;
             if let Err(error) = watch.watch(folder) {
-                tracing::warn!(folder = %folder.display(), error, "Could not watch a folder of plugins");
+                tracing::warn!(folder = %folder.display(), %error, "Could not watch a folder of plugins");
             }
         }
         watched = folders;

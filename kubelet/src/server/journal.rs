@@ -192,7 +192,7 @@ impl QueryOptions {
             all.push(Error::invalid(Field::new("tailLines"), lines, &why));
         }
         if let Err(why) = shared::patterns::compile(&self.pattern) {
-            all.push(Error::invalid(Field::new("pattern"), self.pattern.clone(), &why));
+            all.push(Error::invalid(Field::new("pattern"), self.pattern.clone(), &why.to_string()));
         }
         all
     }

@@ -450,7 +450,7 @@ async fn until_done<F: Future<Output = ()>>(about: &str, shutdown: &Cancellation
         if began.elapsed() > PANIC_FREE {
             pause = RETRY.0;
         }
-        tracing::error!(pod = about, panic, retry_in = ?pause, "The worker of a pod panicked and is started again");
+        tracing::error!(pod = about, %panic, retry_in = ?pause, "The worker of a pod panicked and is started again");
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(pause) => {}

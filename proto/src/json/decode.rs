@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use serde_json::{Map, Number, Value};
 
 use super::cursor::Cursor;
+use super::scan::{self, SyntaxError};
 use super::text::{schema_props, time};
-use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, number, scan};
+use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, number};
 use crate::schema::zero;
 use crate::schema::{Card, Field, Message, ValueKind};
 use crate::{quantity, scalar};
@@ -21,7 +22,7 @@ const MAX_PLACES: usize = 1 << 24;
 /// # Errors
 /// [`DecodeError`] with upstream's text.
 pub fn decode(schema: &Message, bytes: &[u8], strict: Strictness) -> Result<Decoded, DecodeError> {
-    scan::check(bytes).map_err(DecodeError::Syntax)?;
+    scan::check(bytes)?;
     let mut d = Decoder::new(bytes, strict != Strictness::Ignore);
     d.passed_over = usize::from(schema.is_open());
     let map = match d.text.peek() {
@@ -51,7 +52,7 @@ pub fn decode_any(bytes: &[u8]) -> Result<Value, DecodeError> {
 
 /// Decodes a text at a depth inside another object.
 pub(crate) fn decode_any_at(bytes: &[u8], depth: usize) -> Result<Value, DecodeError> {
-    scan::check(bytes).map_err(DecodeError::Syntax)?;
+    scan::check(bytes)?;
     Decoder::new(bytes, false).any(depth)
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn decode_any_at(bytes: &[u8], depth: usize) -> Result<Value, DecodeE
 /// # Errors
 /// [`DecodeError`] with Go's text.
 pub fn decode_any_reporting(bytes: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
-    scan::check(bytes).map_err(DecodeError::Syntax)?;
+    scan::check(bytes)?;
     let mut d = Decoder::new(bytes, true);
     let value = d.any(0)?;
     Ok((value, d.reports))
@@ -172,8 +173,8 @@ impl<'a, 's> Decoder<'a, 's> {
 
     fn deeper(&self, depth: usize) -> Outcome<usize> {
         if depth >= self.deepest {
-            let bracket = char::from(self.text.peek());
-            return Err(DecodeError::Syntax(format!("invalid character '{bracket}' exceeded max depth")));
+            let character = self.text.peek();
+            return Err(SyntaxError::InvalidCharacter { character, context: "exceeded max depth".into() }.into());
         }
         Ok(depth + 1)
     }
@@ -320,7 +321,7 @@ impl<'a, 's> Decoder<'a, 's> {
                 match scalar::decode_base64(&text) {
                     Ok(bytes) => Some(Value::String(scalar::encode_base64(&bytes))),
                     Err(error) => {
-                        self.first.get_or_insert(DecodeError::Type(error));
+                        self.first.get_or_insert(error.into());
                         return Ok(None);
                     }
                 }
@@ -367,7 +368,7 @@ impl<'a, 's> Decoder<'a, 's> {
                 let raw = self.text.raw();
                 let raw = raw.strip_prefix(b"\"").and_then(|r| r.strip_suffix(b"\"")).unwrap_or(raw);
                 let text = String::from_utf8_lossy(raw);
-                let canonical = quantity::canonicalize(text.trim()).map_err(|e| DecodeError::Type(e.to_string()))?;
+                let canonical = quantity::canonicalize(text.trim())?;
                 Ok(Value::String(canonical.into_owned()))
             }
             ValueKind::IntOrString => match self.text.peek() {
@@ -384,7 +385,7 @@ impl<'a, 's> Decoder<'a, 's> {
                     return Err(self.wrong(self.text.what(), "string"));
                 }
                 let text = self.text.string();
-                time(&text, matches!(kind, ValueKind::MicroTime)).map_err(DecodeError::Type)
+                Ok(time(&text, matches!(kind, ValueKind::MicroTime))?)
             }
             ValueKind::SchemaOrBool if matches!(self.text.peek(), b't' | b'f') => {
                 let value = self.text.peek() == b't';

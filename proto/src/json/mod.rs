@@ -17,6 +17,8 @@ use serde_json::Number;
 use thiserror::Error;
 
 use crate::Value;
+use crate::quantity::ParseError;
+use crate::scalar::{Base64Error, TimeError};
 
 pub(crate) use decode::decode_any_at;
 pub use decode::{decode, decode_any, decode_any_reporting};
@@ -26,9 +28,10 @@ pub(crate) use encode::{
     scalar as encode_scalar, text as encode_text, zero_value as encode_zero,
 };
 pub use part::decode_touched;
+pub use scan::SyntaxError;
 pub use text::canonicalize;
 pub(crate) use text::{schema_props, time_value};
-pub use type_meta::type_meta;
+pub use type_meta::{TypeMetaError, type_meta};
 
 /// Deepest nesting that becomes a tree.
 pub const MAX_TREE_DEPTH: usize = 256;
@@ -54,8 +57,8 @@ pub fn number(value: f64) -> Option<Number> {
 /// Validates JSON; the error has Go's words.
 ///
 /// # Errors
-/// The first thing that is wrong.
-pub fn syntax(bytes: &[u8]) -> Result<(), String> {
+/// The first character that is wrong.
+pub fn syntax(bytes: &[u8]) -> Result<(), SyntaxError> {
     scan::check(bytes)
 }
 
@@ -82,12 +85,24 @@ pub struct Decoded {
 /// Errors of decoding an object. The text is upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// Not JSON (or not YAML).
+    /// Not JSON.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// Not YAML, and why.
     #[error("{0}")]
-    Syntax(String),
+    Yaml(String),
     /// A value of the wrong type or form.
     #[error("{0}")]
     Type(String),
+    /// Text that is no quantity.
+    #[error(transparent)]
+    Quantity(#[from] ParseError),
+    /// Text that is no time.
+    #[error(transparent)]
+    Time(#[from] TimeError),
+    /// Text that is not base64.
+    #[error(transparent)]
+    Base64(#[from] Base64Error),
     /// Unknown or duplicate fields under [`Strictness::Strict`].
     #[error("strict decoding error: {}", .0.join(", "))]
     Strict(Vec<String>),

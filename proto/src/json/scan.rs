@@ -1,6 +1,10 @@
 //! Syntax check of a JSON text, with the messages that Go's scanner gives. It allocates nothing but the stack of
 //! open brackets, and it comes before decoding, so that the decoder may rely on a well-formed text.
 
+use std::borrow::Cow;
+
+use thiserror::Error;
+
 use super::plain::until_special;
 
 /// Go's limit of nested arrays and objects.
@@ -27,12 +31,32 @@ fn quote(c: u8) -> String {
     }
 }
 
+/// Error of a text that is not JSON, in the words of Go's scanner.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SyntaxError {
+    /// The text ends inside of a value.
+    #[error("unexpected end of JSON input")]
+    UnexpectedEnd,
+    /// A character that cannot stand where it does.
+    #[error("invalid character {} {context}", quoted(.character))]
+    InvalidCharacter {
+        /// First byte that is wrong.
+        character: u8,
+        /// Part of the text that the scanner was in: `after object key`.
+        context: Cow<'static, str>,
+    },
+}
+
+fn quoted(character: &u8) -> String {
+    quote(*character)
+}
+
 struct Scanner<'a> {
     data: &'a [u8],
     pos: usize,
 }
 
-type Checked = Result<(), String>;
+type Checked = Result<(), SyntaxError>;
 
 impl Scanner<'_> {
     fn peek(&self) -> Option<u8> {
@@ -45,17 +69,17 @@ impl Scanner<'_> {
         }
     }
 
-    fn fail<T>(&self, context: &str) -> Result<T, String> {
+    fn fail<T>(&self, context: impl Into<Cow<'static, str>>) -> Result<T, SyntaxError> {
         Err(match self.peek() {
-            None => "unexpected end of JSON input".to_owned(),
-            Some(c) => format!("invalid character {} {context}", quote(c)),
+            None => SyntaxError::UnexpectedEnd,
+            Some(character) => SyntaxError::InvalidCharacter { character, context: context.into() },
         })
     }
 
     fn literal(&mut self, word: &str) -> Checked {
         for expected in word.bytes() {
             if self.peek() != Some(expected) {
-                return self.fail(&format!("in literal {word} (expecting {})", quote(expected)));
+                return self.fail(format!("in literal {word} (expecting {})", quote(expected)));
             }
             self.pos += 1;
         }
@@ -98,7 +122,7 @@ impl Scanner<'_> {
         }
     }
 
-    fn digit(&mut self, context: &str) -> Checked {
+    fn digit(&mut self, context: &'static str) -> Checked {
         if !self.peek().is_some_and(|c| c.is_ascii_digit()) {
             return self.fail(context);
         }
@@ -181,7 +205,7 @@ impl Scanner<'_> {
     }
 
     /// After a value: closes brackets up to the next value; false at the end of the document.
-    fn close(&mut self, open: &mut Vec<u8>) -> Result<bool, String> {
+    fn close(&mut self, open: &mut Vec<u8>) -> Result<bool, SyntaxError> {
         loop {
             self.blank();
             match (open.last(), self.peek()) {
@@ -217,6 +241,10 @@ pub(super) fn check(data: &[u8]) -> Checked {
 mod tests {
     use super::check;
 
+    fn told(data: &[u8]) -> Result<(), String> {
+        check(data).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn syntax_errors_read_as_in_go() {
         let cases = [
@@ -236,9 +264,9 @@ mod tests {
             ("1.", "unexpected end of JSON input"),
         ];
         for (text, message) in cases {
-            assert_eq!(check(text.as_bytes()), Err(message.to_owned()), "{text}");
+            assert_eq!(told(text.as_bytes()), Err(message.to_owned()), "{text}");
         }
-        assert_eq!(check(&[b'['; 10_001]), Err("invalid character '[' exceeded max depth".to_owned()));
+        assert_eq!(told(&[b'['; 10_001]), Err("invalid character '[' exceeded max depth".to_owned()));
         for text in ["{}", " [ ] ", "{\"a\":[1,-0.5e+3,{\"b\":null}],\"c\":\"\\u00e9\"}", "1"] {
             assert_eq!(check(text.as_bytes()), Ok(()), "{text}");
         }

@@ -31,7 +31,7 @@ pub(crate) fn schema_props() -> &'static Message {
 const ZERO_TIME: i64 = -62_135_596_800;
 
 /// Canonical text of a time, null for the zero time.
-pub(crate) fn time(text: &str, micro: bool) -> Result<Value, String> {
+pub(crate) fn time(text: &str, micro: bool) -> Result<Value, scalar::TimeError> {
     let (seconds, nanos) = scalar::parse_time(text, micro)?;
     Ok(time_value(seconds, nanos, micro))
 }

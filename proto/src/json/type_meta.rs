@@ -1,13 +1,37 @@
 //! Type metadata of a text: its `apiVersion` and `kind`.
 
+use thiserror::Error;
+
 use super::cursor::Cursor;
-use super::scan;
+use super::scan::{self, SyntaxError};
+
+/// Errors of reading type metadata, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TypeMetaError {
+    /// Not JSON.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// The text is a value of this type, and not an object.
+    #[error(
+        "json: cannot unmarshal {0} into Go value of type struct {{ APIVersion string \
+         \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+    )]
+    NotAnObject(&'static str),
+    /// A field is not a string.
+    #[error("json: cannot unmarshal {found} into Go struct field .{field} of type string")]
+    NotAString {
+        /// Type that was found.
+        found: &'static str,
+        /// `apiVersion` or `kind`.
+        field: &'static str,
+    },
+}
 
 /// Reads `apiVersion` and `kind` and nothing else.
 ///
 /// # Errors
-/// Upstream's text, as it follows `couldn't get version/kind; json parse error: `.
-pub fn type_meta(bytes: &[u8]) -> Result<(String, String), String> {
+/// [`TypeMetaError`]; its text follows `couldn't get version/kind; json parse error: `.
+pub fn type_meta(bytes: &[u8]) -> Result<(String, String), TypeMetaError> {
     scan::check(bytes)?;
     let mut cursor = Cursor::new(bytes);
     let (mut api_version, mut kind) = (String::new(), String::new());
@@ -15,11 +39,7 @@ pub fn type_meta(bytes: &[u8]) -> Result<(String, String), String> {
         b'{' => {}
         b'n' => return Ok((api_version, kind)),
         _ => {
-            return Err(format!(
-                "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
-                 \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-                cursor.what()
-            ));
+            return Err(TypeMetaError::NotAnObject(cursor.what()));
         }
     }
     let mut failed = None;
@@ -36,9 +56,7 @@ pub fn type_meta(bytes: &[u8]) -> Result<(String, String), String> {
         match (target, cursor.peek()) {
             (Some((_, slot)), b'"') => *slot = cursor.string().into_owned(),
             (Some((name, _)), c) if c != b'n' => {
-                failed.get_or_insert_with(|| {
-                    format!("json: cannot unmarshal {} into Go struct field .{name} of type string", cursor.what())
-                });
+                failed.get_or_insert(TypeMetaError::NotAString { found: cursor.what(), field: name });
                 cursor.skip();
             }
             _ => cursor.skip(),

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+pub use super::error::{ConfigureError, Conflict, Error, ManagedFieldsError, TypeMismatch, VersionError};
 use super::fieldset::{Element, Set, StoredFields, path_text};
 pub use super::managed::{Compared, Ownable, complaint, keep_timestamps, manager_name, strip};
 use super::managed::{
@@ -40,45 +41,6 @@ pub struct Write<'a> {
     pub ownable: &'a Ownable,
     /// The versions of the kind.
     pub versions: &'a dyn Versions,
-}
-
-/// A field that somebody else owns.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Conflict {
-    /// The owner as messages name it: `"x" using v1`.
-    pub owner: String,
-    /// The field: `.spec.replicas`.
-    pub field: String,
-}
-
-/// Errors of an apply.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// The client's mistake (400).
-    #[error("{0}")]
-    BadRequest(String),
-    /// 500 without a reason.
-    #[error("{0}")]
-    Unknown(String),
-    /// Somebody else owns fields (409).
-    #[error("{}", conflict_message(.0))]
-    Conflicts(Vec<Conflict>),
-}
-
-/// Upstream's message about conflicts.
-fn conflict_message(conflicts: &[Conflict]) -> String {
-    if let [one] = conflicts {
-        return format!("Apply failed with 1 conflict: conflict with {}: {}", one.owner, one.field);
-    }
-    let mut owners: Vec<&str> = conflicts.iter().map(|c| c.owner.as_str()).collect();
-    owners.sort_unstable();
-    owners.dedup();
-    let mut lines = Vec::new();
-    for owner in owners {
-        lines.push(format!("conflicts with {owner}:"));
-        lines.extend(conflicts.iter().filter(|c| c.owner == owner).map(|c| format!("- {}", c.field)));
-    }
-    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
 /// Result of an apply.
@@ -169,7 +131,7 @@ fn record(
     mut managed: Managed,
     write: &Write<'_>,
     owner: &Owner,
-) -> Result<Managed, String> {
+) -> Result<Managed, VersionError> {
     let live = &*present(schema, live);
     let view = write.view(schema);
     view.reconcile(&mut managed, live)?;
@@ -216,13 +178,13 @@ fn release(managed: &mut Managed, changes: &VersionedChanges, except: Option<&Ow
 /// [`Error`]; nothing is changed then.
 pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, force: bool) -> Result<Applied, Error> {
     if schema.gvk.as_ref().is_some_and(|kind| print_kind(kind) != gvk(config)) {
-        return Err(Error::BadRequest(format!("invalid object type: {}", gvk(config))));
+        return Err(Error::ObjectType(gvk(config)));
     }
     if config.get("metadata").and_then(|m| m.get("managedFields")).is_some_and(|m| !m.is_null()) {
-        return Err(Error::BadRequest("metadata.managedFields must be nil".to_owned()));
+        return Err(Error::ManagedFields);
     }
     typed::check(Type::Message(schema), config)
-        .map_err(|e| Error::Unknown(format!("failed to create typed patch object ({}): {e}", describe(config))))?;
+        .map_err(|source| Error::Configuration { object: describe(config), source })?;
     let mut managed = match Managed::decode(live) {
         Decoded::Managed(managed) => managed,
         _ => Managed::default(),
@@ -230,9 +192,9 @@ pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, 
     let live = &*present(schema, live);
     if managed.0.is_empty() {
         let first = Owner { manager: BEFORE_FIRST_APPLY.to_owned(), ..write.owner(false) };
-        managed = record(schema, &Value::Null, live, managed, write, &first).map_err(Error::Unknown)?;
+        managed = record(schema, &Value::Null, live, managed, write, &first)?;
     }
-    write.view(schema).reconcile(&mut managed, live).map_err(Error::Unknown)?;
+    write.view(schema).reconcile(&mut managed, live)?;
     let again = (write.manager == KUBECTL && !force).then(|| managed.clone());
     let outcome = match (attempt(schema, live, config, managed, write, force), again) {
         (Err(ApplyFailure::Conflicts(found)), Some(managed)) => {
@@ -247,7 +209,7 @@ pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, 
         (other, _) => other,
     };
     let mut applied = outcome.map_err(|failure| match failure {
-        ApplyFailure::Unknown(text) => Error::Unknown(text),
+        ApplyFailure::Failed(error) => error,
         ApplyFailure::Conflicts(found) => Error::Conflicts(
             found.into_iter().map(|o| Conflict { owner: o.owner, field: path_text(&o.path) }).collect(),
         ),
@@ -262,19 +224,17 @@ pub fn apply(schema: &Message, live: &Value, config: &Value, write: &Write<'_>, 
 /// whole cannot be set: whoever names one field of it would take away the others.
 ///
 /// # Errors
-/// What is wrong with the configuration, in upstream's words.
-pub fn configure(schema: &Message, live: &Value, config: &Value) -> Result<Value, String> {
+/// [`ConfigureError`].
+pub fn configure(schema: &Message, live: &Value, config: &Value) -> Result<Value, ConfigureError> {
     let kind = Type::Message(schema);
-    typed::check(kind, config).map_err(|e| format!("failed to convert patch object to typed object: {e}"))?;
+    typed::check(kind, config).map_err(ConfigureError::Configuration)?;
     let atomic = typed::atomic_places(kind, config);
     if !atomic.is_empty() {
-        let places = atomic.join(", ");
-        return Err(format!("invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {places}"));
+        return Err(ConfigureError::Atomic(atomic));
     }
-    typed::check(kind, live).map_err(|e| format!("failed to convert original object to typed object: {e}"))?;
+    typed::check(kind, live).map_err(ConfigureError::Original)?;
     let mut merged = typed::merge(kind, live, config);
-    json::decode_touched(schema, &mut merged, config, Strictness::Ignore)
-        .map_err(|e| format!("failed to convert typed object to object: {e}"))?;
+    json::decode_touched(schema, &mut merged, config, Strictness::Ignore).map_err(ConfigureError::Merged)?;
     Ok(merged)
 }
 
@@ -293,7 +253,7 @@ struct Owned {
 }
 
 enum ApplyFailure {
-    Unknown(String),
+    Failed(Error),
     Conflicts(Vec<Owned>),
 }
 
@@ -336,11 +296,11 @@ fn attempt(
     // Who sets everything again gives nothing up.
     let keeps = last_version == write.api_version && last.difference(&set).is_empty();
     managed.put(Entry { owner: owner.clone(), set: set.into(), time });
-    let failed = |e: String| ApplyFailure::Unknown(format!("failed to prune fields: {e}"));
+    let failed = |e| ApplyFailure::Failed(Error::Prune(e));
     let pruned = if keeps { Ok(merged) } else { view.prune(merged, &managed, &last, &last_version).map_err(failed) };
     let mut pruned = pruned?;
 
-    let changes = view.changes(&managed, live, &pruned, write.ownable).map_err(ApplyFailure::Unknown)?;
+    let changes = view.changes(&managed, live, &pruned, write.ownable).map_err(|e| ApplyFailure::Failed(e.into()))?;
     if !force {
         let conflicts = conflicts(&managed, &owner, &changes);
         if !conflicts.is_empty() {
@@ -359,7 +319,7 @@ fn attempt(
     let mut object = if changed {
         strip(&mut pruned);
         let touched = if keeps { config } else { &Value::Null };
-        settle(schema, &mut pruned, touched).map_err(|e| ApplyFailure::Unknown(e.to_string()))?;
+        settle(schema, &mut pruned, touched).map_err(|e| ApplyFailure::Failed(e.into()))?;
         pruned
     } else {
         live.clone()

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
+use super::error::ManagedFieldsError;
 use super::fieldset::{Set, StoredFields};
 use crate::selector::format::quote;
 
@@ -99,22 +100,24 @@ impl Managed {
     }
 
     /// Reads entries one by one; the error is upstream's.
-    fn parse(list: Vec<Value>, stored: bool) -> Result<Self, String> {
+    fn parse(list: Vec<Value>, stored: bool) -> Result<Self, ManagedFieldsError> {
         let mut managed = Self::default();
         for (i, mut entry) in list.into_iter().enumerate() {
             let applied = match text(&entry, "operation") {
                 "Apply" => true,
                 "Update" => false,
-                _ => return Err("operation must be `Apply` or `Update`".to_owned()),
+                _ => return Err(ManagedFieldsError::Operation),
             };
             let api_version = text(&entry, "apiVersion");
             if api_version.is_empty() {
-                return Err("apiVersion must not be empty".to_owned());
+                return Err(ManagedFieldsError::NoVersion);
             }
             match text(&entry, "fieldsType") {
                 "FieldsV1" => {}
-                "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
-                other => return Err(format!("invalid fieldsType {} in managed fields entry {i}", quote(other))),
+                "" => return Err(ManagedFieldsError::NoFieldsType(i)),
+                other => {
+                    return Err(ManagedFieldsError::FieldsType { fields_type: other.to_owned(), index: i });
+                }
             }
             let owner = Owner {
                 applied,
@@ -127,9 +130,8 @@ impl Managed {
             let set = if stored || fields.is_null() {
                 StoredFields::stored(fields)
             } else {
-                StoredFields::from(
-                    Set::parse(&fields).ok_or_else(|| format!("error decoding versioned set from {fields}"))?,
-                )
+                let set = Set::parse(&fields).ok_or_else(|| ManagedFieldsError::Fields(fields.to_string()))?;
+                StoredFields::from(set)
             };
             managed.put(Entry { owner, set, time });
         }
@@ -224,7 +226,7 @@ impl Managed {
 
 /// Error of an object's managed fields.
 #[must_use]
-pub fn complaint(object: &Value) -> Option<String> {
+pub fn complaint(object: &Value) -> Option<ManagedFieldsError> {
     let list = entries(object)?.as_array()?.clone();
     Managed::parse(list, false).err()
 }

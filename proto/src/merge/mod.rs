@@ -4,6 +4,7 @@
 //! `strategicpatch` and `structured-merge-diff`. Nothing here knows of requests or storage.
 
 pub mod apply;
+mod error;
 pub mod fieldset;
 pub mod json_patch;
 mod managed;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::error::ElementError;
 use super::fieldset::Element;
 use crate::schema::{Card, Field, ListType, MapType, Message, ValueKind};
 
@@ -150,23 +151,19 @@ impl List<'_> {
     ///
     /// # Errors
     /// What is wrong with the element.
-    pub(super) fn identify(&self, index: usize, item: &Value) -> Result<Element, String> {
+    pub(super) fn identify(&self, index: usize, item: &Value) -> Result<Element, ElementError> {
         match self.relation {
             Relation::Atomic => Ok(Element::Index(i64::try_from(index).unwrap_or(i64::MAX))),
             Relation::Set => match item {
-                Value::Null => Err("associative list without keys has an element that's an explicit null".to_owned()),
-                Value::Object(_) => Err("associative list without keys has an element that's a map type".to_owned()),
-                Value::Array(_) => Err("not supported: associative list with lists as elements".to_owned()),
+                Value::Null => Err(ElementError::NullInSet),
+                Value::Object(_) => Err(ElementError::MapInSet),
+                Value::Array(_) => Err(ElementError::ListInSet),
                 scalar => Ok(Element::value(scalar)),
             },
             Relation::Keys(keys) => {
                 let Value::Object(map) = item else {
-                    let what = if item.is_null() {
-                        "associative list with keys may not have a null element"
-                    } else {
-                        "associative list with keys may not have non-map elements"
-                    };
-                    return Err(what.to_owned());
+                    let null = item.is_null();
+                    return Err(if null { ElementError::NullWithKeys } else { ElementError::ScalarWithKeys });
                 };
                 let fields = match self.element {
                     Type::Element(Field { kind: ValueKind::Message(m), .. }) => Some(&**m),
@@ -182,10 +179,7 @@ impl List<'_> {
                 }
                 if found.is_empty() {
                     let names: Vec<String> = keys.iter().map(|k| format!("{k:?}")).collect();
-                    return Err(format!(
-                        "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
-                        names.join(" ")
-                    ));
+                    return Err(ElementError::NoKeys(names.join(" ")));
                 }
                 Ok(Element::key(found.iter().map(|(k, v)| (*k, &**v))))
             }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+use super::error::TypeMismatch;
 use super::fieldset::{Element, Set, path_text};
 use super::managed::Ownable;
 use super::shape::{List, MapShape, Relation, Scalar, Shape, Type, deduced};
@@ -26,14 +27,10 @@ fn is_empty(value: Option<&Value>) -> bool {
 }
 
 /// Checks a tree against its type. Complaints read `.spec.x: field not declared in schema`.
-pub(super) fn check(kind: Type<'_>, value: &Value) -> Result<(), String> {
+pub(super) fn check(kind: Type<'_>, value: &Value) -> Result<(), TypeMismatch> {
     let mut found = Found { unique: true, errors: Vec::new() };
     check_at(kind, value, &mut Vec::new(), &mut found);
-    match found.errors.as_slice() {
-        [] => Ok(()),
-        [one] => Err(one.clone()),
-        many => Err(format!("errors:\n  {}", many.join("\n  "))),
-    }
+    if found.errors.is_empty() { Ok(()) } else { Err(TypeMismatch(found.errors)) }
 }
 
 /// Reports whether a tree conforms to its type; lists may have duplicates, as in objects stored before these were

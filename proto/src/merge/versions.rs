@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::error::{TypeMismatch, VersionError};
 use super::fieldset::Set;
 use super::managed::{Entry, Managed, Ownable};
 use super::reconcile::reconcile;
@@ -68,13 +69,13 @@ impl<'v> View<'v> {
     }
 
     /// The object in a version, which must know all that it holds.
-    fn convert(&self, object: &Value, to: &str, kind: Type<'_>) -> Result<Value, String> {
+    fn convert(&self, object: &Value, to: &str, kind: Type<'_>) -> Result<Value, TypeMismatch> {
         let there = object.get("apiVersion").and_then(Value::as_str).unwrap_or(self.api_version);
         if there == to {
             return Ok(object.clone());
         }
         let converted = self.versions.convert(object, to);
-        typed::check(kind, &converted).map_err(|e| e.to_string())?;
+        typed::check(kind, &converted)?;
         Ok(converted)
     }
 
@@ -82,7 +83,7 @@ impl<'v> View<'v> {
     ///
     /// # Errors
     /// The live object cannot be brought into the version of another owner.
-    pub(super) fn reconcile(&self, managed: &mut Managed, live: &Value) -> Result<(), String> {
+    pub(super) fn reconcile(&self, managed: &mut Managed, live: &Value) -> Result<(), VersionError> {
         self.reach_others(managed, live)?;
         for Entry { owner, set, .. } in &mut managed.0 {
             if let Some((_, kind)) = self.place(&owner.api_version) {
@@ -92,7 +93,7 @@ impl<'v> View<'v> {
         Ok(())
     }
 
-    fn reach_others(&self, managed: &mut Managed, live: &Value) -> Result<(), String> {
+    fn reach_others(&self, managed: &mut Managed, live: &Value) -> Result<(), VersionError> {
         if managed.0.iter().all(|e| e.owner.api_version == self.api_version) {
             return Ok(());
         }
@@ -101,12 +102,12 @@ impl<'v> View<'v> {
         others.sort_unstable();
         others.dedup();
         let reached = |version: &&str| match self.find(version) {
-            FieldsVersion::Lost(why) => Err(why),
-            FieldsVersion::Other(schema) => self.convert(live, version, Type::Message(schema)).map(drop),
+            FieldsVersion::Lost(why) => Err(VersionError::Lost(why)),
+            FieldsVersion::Other(schema) => Ok(self.convert(live, version, Type::Message(schema)).map(drop)?),
             FieldsVersion::Same | FieldsVersion::Gone => Ok(()),
         };
         // All are looked at before any is judged: what only others know is asked for at once.
-        let outcomes: Vec<Result<(), String>> = others.iter().map(reached).collect();
+        let outcomes: Vec<Result<(), VersionError>> = others.iter().map(reached).collect();
         outcomes.into_iter().collect()
     }
 
@@ -124,7 +125,7 @@ impl<'v> View<'v> {
         live: &Value,
         new: &Value,
         ownable: &Ownable,
-    ) -> Result<VersionedChanges, String> {
+    ) -> Result<VersionedChanges, VersionError> {
         let own = typed::compare(Type::Message(self.schema), live, new).narrowed(ownable);
         let mut others: Vec<(String, Comparison)> = Vec::new();
         for entry in &managed.0 {
@@ -132,8 +133,8 @@ impl<'v> View<'v> {
             if version == self.api_version || others.iter().any(|(known, _)| known == version) {
                 continue;
             }
-            let before = self.convert(live, version, kind).map_err(|e| format!("failed to convert old object: {e}"))?;
-            let after = self.convert(new, version, kind).map_err(|e| format!("failed to convert new object: {e}"))?;
+            let before = self.convert(live, version, kind).map_err(VersionError::Old)?;
+            let after = self.convert(new, version, kind).map_err(VersionError::New)?;
             let changes = typed::compare(kind, &before, &after);
             // That a write of a custom object leaves its status alone, upstream knows for the version at hand only.
             let heard = self.schema.has_protobuf || !self.main;
@@ -152,21 +153,16 @@ impl<'v> View<'v> {
         managed: &Managed,
         last: &Set,
         last_version: &str,
-    ) -> Result<Value, String> {
+    ) -> Result<Value, VersionError> {
         let Some((version, kind)) = self.place(last_version).filter(|_| !last.is_empty()) else { return Ok(merged) };
-        let last_applied = |what: &str| {
-            let what = what.to_owned();
-            move |e: String| format!("{what} object to last applied version: {e}")
-        };
-        let merged = self.convert(&merged, version, kind).map_err(last_applied("failed to convert merged"))?;
+        let merged = self.convert(&merged, version, kind).map_err(VersionError::Merged)?;
         let last = typed::with_named_fields(kind, last);
         let mut pruned = typed::remove(kind, &merged, &last);
         // Removing an element takes everything below it: put back what others (or the new configuration) own there.
         for (version, kind, owned) in self.owned(managed, version) {
-            let [whole, rest] = [("merged", &merged), ("pruned", &pruned)].map(|(what, object)| {
-                self.convert(object, version, kind).map_err(|e| {
-                    format!("failed add back owned items: failed to convert {what} object at version {version}: {e}")
-                })
+            let [whole, rest] = [("merged", &merged), ("pruned", &pruned)].map(|(object, tree)| {
+                let add_back = |source| VersionError::AddBack { object, version: version.to_owned(), source };
+                self.convert(tree, version, kind).map_err(add_back)
             });
             let (whole, rest) = (whole?, rest?);
             let named = |set: &Set| typed::with_named_fields(kind, set);
@@ -175,10 +171,9 @@ impl<'v> View<'v> {
         }
         // And what nobody owns but lay below a removed element whose place stays.
         let named = |value: &Value| typed::with_named_fields(kind, &typed::to_set(kind, value));
-        let dangling = last_applied("failed add back dangling items: failed to convert pruned");
-        let kept = named(&self.convert(&pruned, version, kind).map_err(dangling)?);
+        let kept = named(&self.convert(&pruned, version, kind).map_err(VersionError::Dangling)?);
         let pruned = typed::remove(kind, &merged, &named(&merged).difference(&kept).intersection(&last));
-        self.convert(&pruned, self.api_version, Type::Message(self.schema))
+        Ok(self.convert(&pruned, self.api_version, Type::Message(self.schema))?)
     }
 
     /// Owned fields by version, starting with `first`.

@@ -38,7 +38,7 @@ impl Broken {
 
 impl From<Broken> for DecodeError {
     fn from(broken: Broken) -> Self {
-        Self::Syntax(broken.0)
+        Self::Yaml(broken.0)
     }
 }
 
@@ -54,7 +54,7 @@ fn first(bytes: &[u8]) -> Result<Tree, Broken> {
 /// Turns the first document into JSON text: keys sorted, the last of equal ones alone.
 ///
 /// # Errors
-/// [`DecodeError::Syntax`] in upstream's words (`yaml: line 1: ...`).
+/// [`DecodeError::Yaml`] in upstream's words (`yaml: line 1: ...`).
 pub fn to_json(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     to_json_reporting(bytes).map(|(json, _)| json)
 }
@@ -62,7 +62,7 @@ pub fn to_json(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
 /// Also says what strict reading says of keys that a map has twice: `line 5: key "name" already set in map`.
 ///
 /// # Errors
-/// [`DecodeError::Syntax`] in upstream's words.
+/// [`DecodeError::Yaml`] in upstream's words.
 pub fn to_json_reporting(bytes: &[u8]) -> Result<(Vec<u8>, Vec<String>), DecodeError> {
     let tree = first(bytes)?;
     let mut json = Vec::with_capacity(bytes.len() + bytes.len() / 4);

@@ -57,7 +57,7 @@ fn unreachable(volume: &PersistentVolume, place: BoundNode<'_>) -> Option<Progre
             "pv {name:?} node affinity doesn't match node {:?}: no matching NodeSelectorTerms",
             place.node.name
         ))),
-        Err(why) => Some(Progress::Failed(why)),
+        Err(why) => Some(Progress::Failed(why.to_string())),
     }
 }
 

@@ -110,12 +110,12 @@ impl Cycle {
         let pod = Arc::clone(&queued.pod);
         let mut queued = Some(queued);
         let Err(panic) = contained(|| self.attempt(&mut queued, turn)) else { return };
-        tracing::error!(%pod, panic, "Observed a panic while scheduling a pod");
+        tracing::error!(%pod, %panic, "Observed a panic while scheduling a pod");
         (self.cursor, self.snapshot) = (Cursor::default(), Snapshot::default());
         // Without it the attempt had come to its end.
         if let Some(queued) = queued {
             self.core.give_back(&pod.uid);
-            self.core.broken(&self.reporter, queued, &panic);
+            self.core.broken(&self.reporter, queued, &panic.to_string());
         }
     }
 
@@ -205,9 +205,9 @@ impl Cycle {
         let work = binding.run(waits);
         self.tasks.spawn("binding", async move {
             let Err(panic) = contained_async(work).await else { return };
-            tracing::error!(pod = %queued.pod, panic, "Observed a panic while binding a pod");
+            tracing::error!(pod = %queued.pod, %panic, "Observed a panic while binding a pod");
             core.give_back(&queued.pod.uid);
-            core.broken(&reporter, queued, &panic);
+            core.broken(&reporter, queued, &panic.to_string());
         });
     }
 
@@ -394,7 +394,7 @@ impl Binding {
         metrics::observe_point(Point::PreBind, &self.profile.name, "Success", begun.elapsed());
         let begun = Instant::now();
         if let Some(done) = extender::bind(&self.profile.extenders, pod, node).await {
-            let status = done.map_or_else(Status::error, |()| Status::SUCCESS);
+            let status = done.map_or_else(|error| Status::error(error.to_string()), |()| Status::SUCCESS);
             metrics::observe_point(Point::Bind, &self.profile.name, status.code().name(), begun.elapsed());
             return status;
         }

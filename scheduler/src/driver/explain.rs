@@ -15,8 +15,8 @@ use shared::client::typed;
 
 use super::core::Core;
 use crate::explain::{Priorities, from_manifest, priorities, table, with_priority};
-use crate::framework::Context;
 use crate::framework::explain::Explanation;
+use crate::framework::{Context, Status};
 use crate::model::{NodeInfo, PodInfo, Snapshot};
 
 /// Path of the endpoint.
@@ -82,7 +82,7 @@ async fn classes(source: &ExplainInputs) -> Priorities {
 fn answer(core: &Core, pod: PodInfo, params: &HashMap<String, String>) -> HttpResponse {
     let explanation = match explain(core, pod) {
         Ok(explanation) => explanation,
-        Err(why) => return refused(StatusCode::UNPROCESSABLE_ENTITY, why),
+        Err(why) => return refused(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()),
     };
     if params.get("output").is_some_and(|o| o == "table") {
         return HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(table(&explanation));
@@ -90,8 +90,19 @@ fn answer(core: &Core, pod: PodInfo, params: &HashMap<String, String>) -> HttpRe
     HttpResponse::Ok().json(explanation)
 }
 
+/// Reasons for which a pod cannot be explained.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExplainError {
+    /// The pod names a scheduler that is not here.
+    #[error("no profile is called {0:?}")]
+    NoProfile(String),
+    /// A plugin fails.
+    #[error("{}: {}", .0.plugin, .0)]
+    Plugin(Status),
+}
+
 /// Explains a pod from the running scheduler's view.
-pub(super) fn explain(core: &Core, mut info: PodInfo) -> Result<Explanation, String> {
+pub(super) fn explain(core: &Core, mut info: PodInfo) -> Result<Explanation, ExplainError> {
     let bound_to = info.node_name.take();
     let mut nodes = core.cache.lock().nodes();
     for node in nodes.iter_mut().filter(|n| bound_to.as_ref() == Some(n.name())) {
@@ -102,10 +113,10 @@ pub(super) fn explain(core: &Core, mut info: PodInfo) -> Result<Explanation, Str
     let snapshot = Snapshot::of(nodes);
     let nominated = core.queue.lock().nominated();
     let profile = core.profiles.get(&info.scheduler_name);
-    let profile = profile.ok_or_else(|| format!("no profile is called {:?}", info.scheduler_name))?;
+    let profile = profile.ok_or_else(|| ExplainError::NoProfile(info.scheduler_name.to_string()))?;
     let now = jiff::Timestamp::now();
     let cx = Context { snapshot: &snapshot, listers: &*core.stores, nominated: &nominated, now };
-    let mut explanation = profile.explain(cx, &info).map_err(|s| format!("{}: {s}", s.plugin))?;
+    let mut explanation = profile.explain(cx, &info).map_err(ExplainError::Plugin)?;
     explanation.bound_to = bound_to.map(|n| n.to_string());
     Ok(explanation)
 }

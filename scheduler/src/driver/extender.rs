@@ -18,7 +18,7 @@ use shared::flags::parse_duration;
 use shared::informer::Store;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::framework::extender::{Extender, Extenders, Filtered, Victims};
+use crate::framework::extender::{Extender, ExtenderError, Extenders, Filtered, Victims, Weighed};
 use crate::model::{NodeInfo, PodInfo};
 
 /// The largest answer that is read.
@@ -148,17 +148,17 @@ fn texts(value: Option<&Value>) -> HashMap<String, String> {
     entries.map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned())).collect()
 }
 
-fn refused(answer: &Map<String, Value>) -> Result<(), String> {
+fn refused(answer: &Map<String, Value>) -> Result<(), ExtenderError> {
     match answer.get("error").and_then(Value::as_str) {
-        Some(error) if !error.is_empty() => Err(error.to_owned()),
+        Some(error) if !error.is_empty() => Err(ExtenderError::Refused(error.to_owned())),
         _ => Ok(()),
     }
 }
 
 impl HttpExtender {
-    async fn send(&self, client: &kube::Client, verb: &str, body: &Value) -> Result<Value, String> {
+    async fn send(&self, client: &kube::Client, verb: &str, body: &Value) -> Result<Value, ExtenderError> {
         let url = format!("{}/{verb}", self.config.url_prefix.trim_end_matches('/'));
-        let failed = |e: &dyn std::fmt::Display| format!("Post \"{url}\": {e}");
+        let failed = |e: &dyn std::fmt::Display| ExtenderError::Post { url: url.clone(), message: e.to_string() };
         // The client puts the prefix of its address in front.
         let request = http::Request::post(format!("/{verb}"))
             .extension(shared::client::Once)
@@ -169,7 +169,8 @@ impl HttpExtender {
             let response = client.send(request).await.map_err(|e| failed(&e))?;
             let code = response.status();
             if code != http::StatusCode::OK {
-                return Err(format!("failed {verb} with extender at URL {url}, code {}", code.as_u16()));
+                let (verb, url) = (verb.to_owned(), url.clone());
+                return Err(ExtenderError::Code { verb, url, code: code.as_u16() });
             }
             let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|e| failed(&e))?;
             serde_json::from_slice(&body.to_bytes()).map_err(|e| failed(&e))
@@ -181,15 +182,15 @@ impl HttpExtender {
     }
 
     /// For the scheduling cycle, which is no task of its own while it decides.
-    fn ask(&self, verb: &str, body: &Value) -> Result<Value, String> {
-        let here = Handle::try_current().map_err(|e| e.to_string())?;
+    fn ask(&self, verb: &str, body: &Value) -> Result<Value, ExtenderError> {
+        let here = Handle::try_current()?;
         if here.runtime_flavor() == RuntimeFlavor::MultiThread {
             return tokio::task::block_in_place(|| here.block_on(self.send(&self.client, verb, body)));
         }
         // A thread that serves `/explain` may not block, and drives nothing while it waits.
         let apart = || self.runtime.block_on(self.send(&self.client, verb, body));
         let joined = std::thread::scope(|threads| threads.spawn(apart).join());
-        joined.unwrap_or_else(|_| Err("asking an extender panicked".to_owned()))
+        joined.unwrap_or_else(|_| Err(ExtenderError::Panicked))
     }
 
     fn pod(&self, pod: &PodInfo) -> Value {
@@ -244,7 +245,7 @@ impl Extender for HttpExtender {
         !self.config.bind_verb.is_empty()
     }
 
-    fn filter(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String> {
+    fn filter(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, ExtenderError> {
         let answer = folded(self.ask(&self.config.filter_verb, &self.args(pod, nodes))?);
         refused(&answer)?;
         let names = answer.get("nodenames").and_then(Value::as_array).filter(|_| self.config.node_cache_capable);
@@ -258,10 +259,7 @@ impl Extender for HttpExtender {
         };
         let asked: HashSet<&str> = nodes.iter().map(|node| &**node.name()).collect();
         if let Some(name) = fine.iter().find(|name| !asked.contains(name.as_str())) {
-            return Err(format!(
-                "extender {:?} claims a filtered node {name:?} which is not found in the input node list",
-                self.config.url_prefix
-            ));
+            return Err(ExtenderError::UnknownNode { url: self.config.url_prefix.clone(), node: name.clone() });
         }
         Ok(Filtered {
             fine,
@@ -270,7 +268,7 @@ impl Extender for HttpExtender {
         })
     }
 
-    fn prioritize(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<(HashMap<String, i64>, i64)>, String> {
+    fn prioritize(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<Weighed>, ExtenderError> {
         if self.config.prioritize_verb.is_empty() {
             return Ok(None);
         }
@@ -280,7 +278,11 @@ impl Extender for HttpExtender {
         Ok(Some((entries.filter_map(score).collect(), self.config.weight)))
     }
 
-    fn preempt(&self, pod: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String> {
+    fn preempt(
+        &self,
+        pod: &PodInfo,
+        victims: &HashMap<String, Victims>,
+    ) -> Result<HashMap<String, Victims>, ExtenderError> {
         let meta = self.config.node_cache_capable;
         let one = |v: &Victims| {
             let pods: Vec<Value> =
@@ -294,7 +296,8 @@ impl Extender for HttpExtender {
         let mut out = HashMap::new();
         for (node, value) in answer.get("nodenametometavictims").and_then(Value::as_object).into_iter().flatten() {
             let Some(known) = victims.get(node) else {
-                return Err(format!("extender: {} claims to preempt on unknown node {node:?}", self.config.url_prefix));
+                let (url, node) = (self.config.url_prefix.clone(), node.clone());
+                return Err(ExtenderError::UnknownCandidate { url, node });
             };
             let value = folded(value.clone());
             let by_uid: HashMap<&str, &Arc<PodInfo>> = known.pods.iter().map(|pod| (&*pod.uid, pod)).collect();
@@ -309,8 +312,8 @@ impl Extender for HttpExtender {
             for pod in value.get("pods").and_then(Value::as_array).into_iter().flatten().cloned().map(folded) {
                 let uid = pod.get("uid").and_then(Value::as_str).unwrap_or_default();
                 let victim = by_uid.get(uid).ok_or_else(|| {
-                    let url = &self.config.url_prefix;
-                    format!("extender: {url} claims to preempt pod (UID: {uid}) on node: {node}, but the pod is not found on that node")
+                    let (url, uid) = (self.config.url_prefix.clone(), uid.to_owned());
+                    ExtenderError::UnknownVictim { url, uid, node: node.clone() }
                 })?;
                 left.pods.push(Arc::clone(victim));
             }
@@ -319,7 +322,7 @@ impl Extender for HttpExtender {
         Ok(out)
     }
 
-    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String> {
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ExtenderError> {
         let args = json!({"PodName": &*pod.name, "PodNamespace": &*pod.namespace, "PodUID": &*pod.uid, "Node": node});
         refused(&folded(self.send(&self.binder, &self.config.bind_verb, &args).await?))
     }
@@ -401,10 +404,10 @@ mod tests {
         );
         let (scores, weight) = extender.prioritize(&p, &nodes).expect("answer").expect("scores");
         assert_eq!((scores["a"], scores["b"], weight), (4, 9, 3));
-        assert_eq!(extender.bind(&p, "a").await, Err("too late".into()));
-        let why = extender.filter(&p, &nodes).expect_err("refused");
+        assert_eq!(extender.bind(&p, "a").await.expect_err("refused").to_string(), "too late");
+        let why = extender.filter(&p, &nodes).expect_err("refused").to_string();
         assert_eq!(why, format!("failed filter with extender at URL {url}filter, code 500"));
-        let why = extender.filter(&p, &nodes).expect_err("refused");
+        let why = extender.filter(&p, &nodes).expect_err("refused").to_string();
         assert!(why.ends_with("claims a filtered node \"z\" which is not found in the input node list"), "{why}");
         let asked = task.await.expect("server");
         assert!(asked[0].0.starts_with("POST /scheduler/filter "), "{}", asked[0].0);
@@ -416,7 +419,7 @@ mod tests {
     async fn only_the_leader_has_an_extender_bind() {
         let (url, task) = server(vec![(200, json!({"nodeNames": ["a"]}))]).await;
         let extender = fenced(&url, json!({}), Some(&Fence::new(|| Permission::Expired)));
-        let why = extender.bind(&pod("p").info(), "a").await.expect_err("held back");
+        let why = extender.bind(&pod("p").info(), "a").await.expect_err("held back").to_string();
         assert!(why.ends_with("the request was not sent: the lease has expired"), "{why}");
         let infos = [node("a").with(&[])];
         let nodes: Vec<&NodeInfo> = infos.iter().map(|n| &**n).collect();

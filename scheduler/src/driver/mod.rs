@@ -26,7 +26,7 @@ use shared::flags::FlagSet;
 use shared::informer::Factory;
 use shared::leader::{self, Outcome};
 use shared::run::{Shutdown, TaskGroup};
-use shared::serve::{Configz, DelegatedOptions, Health, Probe, SecureOptions, Server, hostname};
+use shared::serve::{Configz, DelegatedOptions, Health, Probe, SecureOptions, Server, Unhealthy, hostname};
 
 use self::api::KubeApi;
 use self::core::Core;
@@ -295,7 +295,7 @@ async fn serve(
     health.add_shutdown(shutdown);
     let synced = Arc::clone(synced);
     health.add(&[Probe::Readyz], "sched-handler-sync", move || {
-        if synced.load(Ordering::Acquire) { Ok(()) } else { Err("waiting for handlers to sync".to_owned()) }
+        if synced.load(Ordering::Acquire) { Ok(()) } else { Err(Unhealthy::new("waiting for handlers to sync")) }
     });
     let tls = secure.tls(&[], &[])?;
     let source = Arc::clone(source);

@@ -22,7 +22,7 @@ use super::cycle::Cycle;
 use super::failure::Reporter;
 use super::stores::Stores;
 use crate::framework::api::{Api, ApiError, AwaitedClaim};
-use crate::framework::extender::{Extender, Extenders, Filtered, Victims, Weighed};
+use crate::framework::extender::{Extender, ExtenderError, Extenders, Filtered, Victims, Weighed};
 use crate::framework::{Cursor, Features, Listers, Profile, ProfileConfig};
 use crate::model::{NodeInfo, PodInfo, Snapshot};
 use crate::queue::{Profiles, SchedulingQueue, Timing};
@@ -357,19 +357,23 @@ impl Extender for Looks {
     fn binds(&self) -> bool {
         false
     }
-    fn filter(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String> {
+    fn filter(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, ExtenderError> {
         self.look();
         Ok(Filtered { fine: nodes.iter().map(|n| n.name().to_string()).collect(), ..Filtered::default() })
     }
-    fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<Weighed>, String> {
+    fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<Weighed>, ExtenderError> {
         self.look();
         Ok(None)
     }
-    fn preempt(&self, _: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String> {
+    fn preempt(
+        &self,
+        _: &PodInfo,
+        victims: &HashMap<String, Victims>,
+    ) -> Result<HashMap<String, Victims>, ExtenderError> {
         self.look();
         Ok(victims.clone())
     }
-    async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), String> {
+    async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), ExtenderError> {
         Ok(())
     }
 }
@@ -431,16 +435,20 @@ impl Extender for Together {
     fn binds(&self) -> bool {
         true
     }
-    fn filter(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Filtered, String> {
+    fn filter(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Filtered, ExtenderError> {
         Ok(Filtered::default())
     }
-    fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<Weighed>, String> {
+    fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<Weighed>, ExtenderError> {
         Ok(None)
     }
-    fn preempt(&self, _: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String> {
+    fn preempt(
+        &self,
+        _: &PodInfo,
+        victims: &HashMap<String, Victims>,
+    ) -> Result<HashMap<String, Victims>, ExtenderError> {
         Ok(victims.clone())
     }
-    async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), String> {
+    async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), ExtenderError> {
         self.asked.wait().await;
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use thiserror::Error;
 
 use super::diagnosis::Diagnosis;
 use super::plugin::MAX_NODE_SCORE;
@@ -42,6 +43,66 @@ pub struct Victims {
 /// Scores from 0 to 10 by node, and the weight of the extender.
 pub type Weighed = (HashMap<String, i64>, i64);
 
+/// Failures of an extender.
+#[derive(Debug, Error)]
+pub enum ExtenderError {
+    /// The request cannot be sent, or its answer cannot be read.
+    #[error("Post \"{url}\": {message}")]
+    Post {
+        /// Address of the request.
+        url: String,
+        /// Cause.
+        message: String,
+    },
+    /// The answer has another code than 200.
+    #[error("failed {verb} with extender at URL {url}, code {code}")]
+    Code {
+        /// Verb of the request.
+        verb: String,
+        /// Address of the request.
+        url: String,
+        /// Code of the answer.
+        code: u16,
+    },
+    /// The extender's own error.
+    #[error("{0}")]
+    Refused(String),
+    /// The extender names a node that it was not asked about.
+    #[error("extender {url:?} claims a filtered node {node:?} which is not found in the input node list")]
+    UnknownNode {
+        /// Address of the extender.
+        url: String,
+        /// The node.
+        node: String,
+    },
+    /// The extender names a candidate for preemption that it was not asked about.
+    #[error("extender: {url} claims to preempt on unknown node {node:?}")]
+    UnknownCandidate {
+        /// Address of the extender.
+        url: String,
+        /// The node.
+        node: String,
+    },
+    /// The extender names a victim that is not on the candidate.
+    #[error(
+        "extender: {url} claims to preempt pod (UID: {uid}) on node: {node}, but the pod is not found on that node"
+    )]
+    UnknownVictim {
+        /// Address of the extender.
+        url: String,
+        /// UID of the pod.
+        uid: String,
+        /// The node.
+        node: String,
+    },
+    /// There is no runtime to send requests on.
+    #[error(transparent)]
+    NoRuntime(#[from] tokio::runtime::TryCurrentError),
+    /// The thread that asked panicked.
+    #[error("asking an extender panicked")]
+    Panicked,
+}
+
 /// One extender. Calls may block for as long as its timeout says.
 #[async_trait]
 pub trait Extender: Send + Sync {
@@ -58,13 +119,17 @@ pub trait Extender: Send + Sync {
     /// Reports whether the extender binds.
     fn binds(&self) -> bool;
     /// Filters nodes.
-    fn filter(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String>;
+    fn filter(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, ExtenderError>;
     /// `None` when it gives no scores.
-    fn prioritize(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<Weighed>, String>;
+    fn prioritize(&self, pod: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<Weighed>, ExtenderError>;
     /// The candidates it agrees to, with the victims it wants.
-    fn preempt(&self, pod: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String>;
+    fn preempt(
+        &self,
+        pod: &PodInfo,
+        victims: &HashMap<String, Victims>,
+    ) -> Result<HashMap<String, Victims>, ExtenderError>;
     /// Binds.
-    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String>;
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ExtenderError>;
 }
 
 /// Extenders in the order they are asked.
@@ -92,7 +157,7 @@ pub fn filter(
                 tracing::info!(extender = extender.name(), %error, "Skipping extender as it returned error and has ignorable flag set");
                 continue;
             }
-            Err(error) => return Err(Status::error(error)),
+            Err(error) => return Err(Status::error(error.to_string())),
         };
         for (node, why) in &said.hopeless {
             refuse(snapshot, diagnosis, node, Status::unresolvable(why.clone()));
@@ -156,7 +221,7 @@ pub fn preempt(
                 tracing::info!(extender = extender.name(), %error, "Skipped extender as it returned error and has ignorable flag set");
                 continue;
             }
-            Err(error) => return Err(Status::error(error)),
+            Err(error) => return Err(Status::error(error.to_string())),
         };
         if let Some(node) = left.iter().find(|(_, v)| v.pods.is_empty()).map(|(n, _)| n.clone()) {
             if !extender.ignorable() {
@@ -175,7 +240,7 @@ pub fn binds(extenders: &[Arc<dyn Extender>], pod: &PodInfo) -> bool {
 }
 
 /// Lets the first extender bind that does; `None` when none wants to.
-pub async fn bind(extenders: &[Arc<dyn Extender>], pod: &PodInfo, node: &str) -> Option<Result<(), String>> {
+pub async fn bind(extenders: &[Arc<dyn Extender>], pod: &PodInfo, node: &str) -> Option<Result<(), ExtenderError>> {
     for extender in extenders.iter().filter(|e| e.binds() && e.interested(pod)) {
         match extender.bind(pod, node).await {
             Err(error) if extender.ignorable() => {
@@ -227,23 +292,35 @@ mod tests {
         fn binds(&self) -> bool {
             true
         }
-        fn filter(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String> {
+        fn filter(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, ExtenderError> {
             if let Some(refused) = self.refuses {
                 let (no, yes): (Vec<_>, Vec<_>) =
                     nodes.iter().map(|n| n.name().to_string()).partition(|n| n == refused);
                 let failed = no.into_iter().map(|name| (name, "not there".to_owned())).collect();
                 return Ok(Filtered { fine: yes, failed, ..Filtered::default() });
             }
-            if self.fails { Err("broken".into()) } else { Ok(self.said.clone()) }
+            if self.fails { Err(ExtenderError::Refused("broken".into())) } else { Ok(self.said.clone()) }
         }
-        fn prioritize(&self, _: &PodInfo, _: &[&NodeInfo]) -> Result<Option<(HashMap<String, i64>, i64)>, String> {
-            if self.fails { Err("broken".into()) } else { Ok(Some((self.scores.clone(), 2))) }
+        fn prioritize(
+            &self,
+            _: &PodInfo,
+            _: &[&NodeInfo],
+        ) -> Result<Option<(HashMap<String, i64>, i64)>, ExtenderError> {
+            if self.fails { Err(ExtenderError::Refused("broken".into())) } else { Ok(Some((self.scores.clone(), 2))) }
         }
-        fn preempt(&self, _: &PodInfo, all: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String> {
-            if self.fails { Err("broken".into()) } else { Ok(self.victims.clone().unwrap_or_else(|| all.clone())) }
+        fn preempt(
+            &self,
+            _: &PodInfo,
+            all: &HashMap<String, Victims>,
+        ) -> Result<HashMap<String, Victims>, ExtenderError> {
+            if self.fails {
+                Err(ExtenderError::Refused("broken".into()))
+            } else {
+                Ok(self.victims.clone().unwrap_or_else(|| all.clone()))
+            }
         }
-        async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), String> {
-            if self.fails { Err("broken".into()) } else { Ok(()) }
+        async fn bind(&self, _: &PodInfo, _: &str) -> Result<(), ExtenderError> {
+            if self.fails { Err(ExtenderError::Refused("broken".into())) } else { Ok(()) }
         }
     }
 
@@ -349,11 +426,16 @@ mod tests {
     #[tokio::test]
     async fn binding() {
         let p = pod("p").info();
-        assert_eq!(bind(&list(vec![]), &p, "n").await, None);
-        assert_eq!(bind(&list(vec![Fake::default()]), &p, "n").await, Some(Ok(())));
         let failing = || Fake { fails: true, ..Fake::default() };
-        assert_eq!(bind(&list(vec![failing()]), &p, "n").await, Some(Err("broken".into())));
         let ignorable = Fake { ignorable: true, ..failing() };
-        assert_eq!(bind(&list(vec![ignorable]), &p, "n").await, None);
+        for (fakes, want) in [
+            (vec![], None),
+            (vec![Fake::default()], Some(Ok(()))),
+            (vec![failing()], Some(Err("broken".to_owned()))),
+            (vec![ignorable], None),
+        ] {
+            let done = bind(&list(fakes), &p, "n").await;
+            assert_eq!(done.map(|done| done.map_err(|error| error.to_string())), want);
+        }
     }
 }

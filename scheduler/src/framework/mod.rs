@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod config;
+mod context;
 mod counted;
 pub mod diagnosis;
 pub mod domains;
@@ -15,8 +16,10 @@ pub mod ledger;
 pub mod lister;
 pub mod nominated;
 pub mod parallel;
+mod permission;
 pub mod plugin;
 pub mod profile;
+mod profile_error;
 pub mod registry;
 pub mod rule;
 pub mod schedule;
@@ -25,14 +28,16 @@ pub mod status;
 pub mod table;
 
 pub use config::{Configuration, Features, ProfileConfig};
+pub use context::Context;
 pub use diagnosis::{Diagnosis, Failure, Rejected};
 pub use event::{Action, ClusterEvent, Delta, ExternalChange, Hint};
 pub use ledger::Ledger;
 pub use lister::Listers;
 pub use nominated::Nominated;
 pub use parallel::Threads;
-pub use plugin::{Context, Plugin};
-pub use profile::{Profile, ProfileError};
+pub use plugin::Plugin;
+pub use profile::Profile;
+pub use profile_error::ProfileError;
 pub use rule::Depends;
 pub use schedule::{Cursor, Placement};
 pub use state::CycleState;

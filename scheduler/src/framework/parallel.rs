@@ -144,6 +144,6 @@ mod tests {
     #[test]
     fn panic_of_an_answer_is_the_asking_threads() {
         let ask = || Threads::always(4).map(&[1, 2, 3, 4, 5, 6, 7, 8], |n| assert!(*n < 8, "eight"));
-        assert!(shared::run::contained(ask).is_err_and(|text| text.contains("eight")));
+        assert!(shared::run::contained(ask).is_err_and(|panic| panic.to_string().contains("eight")));
     }
 }

@@ -7,37 +7,21 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::api::Api;
+pub use super::context::{Context, MAX_NODE_SCORE};
 use super::diagnosis::Rejected;
 use super::event::{ClusterEvent, Hint};
 use super::lister::Listers;
-use super::nominated::Nominated;
+pub use super::permission::Permission;
 use super::profile::Profile;
 use super::rule::{Depends, Rules};
 use super::state::CycleState;
 use super::status::Status;
-use crate::model::{NodeInfo, PodInfo, Snapshot};
+use crate::model::{NodeInfo, PodInfo};
 use crate::queue::QueuedPod;
-
-/// The best a node can score at one plugin.
-pub const MAX_NODE_SCORE: i64 = 100;
-
-/// Inputs that pure plugins may look at.
-#[derive(Clone, Copy)]
-pub struct Context<'a> {
-    /// Nodes and their pods.
-    pub snapshot: &'a Snapshot,
-    /// Other objects.
-    pub listers: &'a dyn Listers,
-    /// Pods that have been promised a node.
-    pub nominated: &'a Nominated,
-    /// Now, for comparing pods by age.
-    pub now: jiff::Timestamp,
-}
 
 /// Names of the only nodes worth looking at.
 pub type NodeNames = BTreeSet<String>;
@@ -156,25 +140,6 @@ pub trait Reserve: Send + Sync {
 pub trait Permit: Send + Sync {
     /// Answers, and says what that means for other pods.
     fn permit(&self, cx: Context<'_>, state: &mut CycleState, pod: &PodInfo, node: &str) -> Permission;
-}
-
-/// Answer of a Permit plugin.
-#[derive(Debug, Clone, Default)]
-pub struct Permission {
-    /// The answer.
-    pub status: Status,
-    /// With [`super::Code::Wait`]: how long at most.
-    pub patience: Duration,
-    /// Uids of pods that wait for permission no longer.
-    pub allow: Vec<Arc<str>>,
-    /// Uids of pods without a node that are to be tried now.
-    pub activate: Vec<Arc<str>>,
-}
-
-impl From<Status> for Permission {
-    fn from(status: Status) -> Self {
-        Self { status, ..Self::default() }
-    }
 }
 
 /// Gets things ready before the binding.

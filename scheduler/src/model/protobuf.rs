@@ -15,6 +15,7 @@ use proto::numbers::meta_v1::{self, object_meta};
 use proto::protobuf::{self, Error, Wire, fields, sign_parts};
 use proto::schema;
 use shared::informer::Memo;
+use shared::typed::ReadError;
 
 use super::demand::{Demand, Interner};
 use super::pod::PodInfo;
@@ -109,10 +110,10 @@ impl PodReader {
     ///
     /// # Errors
     /// Bytes that are no pod.
-    pub fn read(&mut self, raw: &[u8]) -> Result<PodInfo, String> {
+    pub fn read(&mut self, raw: &[u8]) -> Result<PodInfo, ReadError> {
         let mut signature = std::mem::take(&mut self.signature);
         signature.clear();
-        let own = survey(raw, &mut signature).map_err(|error| error.to_string());
+        let own = survey(raw, &mut signature);
         let key = self.known.signature(&signature);
         self.signature = signature;
         let Some(own) = own? else { return self.read_fully(raw) };
@@ -146,10 +147,10 @@ impl PodReader {
     }
 
     /// By way of JSON.
-    fn read_fully(&mut self, raw: &[u8]) -> Result<PodInfo, String> {
+    fn read_fully(&mut self, raw: &[u8]) -> Result<PodInfo, ReadError> {
         let mut json = Vec::new();
-        protobuf::to_json(schema::pod(), "v1", "Pod", raw, &mut json).map_err(|error| error.to_string())?;
-        let mut pod: PodInfo = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
+        protobuf::to_json(schema::pod(), "v1", "Pod", raw, &mut json)?;
+        let mut pod: PodInfo = serde_json::from_slice(&json)?;
         pod.intern(&mut self.interner);
         Ok(pod)
     }

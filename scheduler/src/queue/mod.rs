@@ -7,13 +7,15 @@
 
 mod heap;
 mod parked;
+mod queued_pod;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::heap::Heap;
 use self::parked::Parked;
+pub use self::queued_pod::QueuedPod;
 use crate::framework::{ClusterEvent, Hint, Listers, Nominated, Profile};
 use crate::metrics;
 use crate::model::PodInfo;
@@ -26,48 +28,6 @@ const FORGOTTEN: &str = "ForceActivate";
 
 /// Profiles by name.
 pub type Profiles = HashMap<Arc<str>, Arc<Profile>>;
-
-/// A pod with its history in the queue.
-#[derive(Debug, Clone)]
-pub struct QueuedPod {
-    /// The pod.
-    pub pod: Arc<PodInfo>,
-    /// Time at which the pod last entered the queue from outside or from a failed attempt.
-    pub queued: Instant,
-    /// Attempts so far, the running one included.
-    pub attempts: u32,
-    /// Time at which the first attempt was due.
-    pub first: Option<Instant>,
-    /// Attempts that found no place, which lengthen the back-off.
-    pub failures: u32,
-    /// Attempts that broke since the last one that did not; while there are any, they alone count.
-    pub errors: u32,
-    /// The last attempt broke rather than found no place.
-    pub broke: bool,
-    /// Plugins that turned it down in the last attempt.
-    pub rejectors: BTreeSet<&'static str>,
-    /// The plugin that keeps it out of the queue altogether.
-    pub gate: Option<&'static str>,
-    due: Instant,
-}
-
-impl QueuedPod {
-    /// A pod that has just come.
-    pub fn new(pod: Arc<PodInfo>, now: Instant) -> Self {
-        Self {
-            pod,
-            queued: now,
-            attempts: 0,
-            first: None,
-            failures: 0,
-            errors: 0,
-            broke: false,
-            rejectors: BTreeSet::new(),
-            gate: None,
-            due: now,
-        }
-    }
-}
 
 /// Back-offs that end in one of these come out in the queue's order.
 const WINDOW: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Costs of functions: counted at run time, estimated before. The numbers are upstream's, because they decide which
 //! expressions can be stored and which runs are cancelled.
 
-use super::estimate::{Given, Range};
+use super::range::{Given, Range, times};
 use super::types::Type;
 use super::value::Value;
 use super::{Error, Fuel};
@@ -95,17 +95,6 @@ fn size(values: &[Value<'_>], i: usize) -> u64 {
     value.and_then(Value::size).unwrap_or(1)
 }
 
-/// `⌈n · factor⌉`, or the most there is.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "upstream's formula in floats; casts saturate"
-)]
-pub(super) fn times(n: u64, factor: f64) -> u64 {
-    (n as f64 * factor).ceil() as u64
-}
-
 /// `⌊n · factor⌋`
 #[expect(
     clippy::cast_possible_truncation,
@@ -155,7 +144,7 @@ fn selector(length: Range) -> Range {
 
 /// Characters of the regular expression behind a named format.
 fn pattern_of(format: Option<&Value<'_>>) -> u64 {
-    format.and_then(super::library::format::pattern_size).unwrap_or(0)
+    format.and_then(super::named_format::pattern_size).unwrap_or(0)
 }
 
 impl Cost {

@@ -3,6 +3,7 @@
 //! The result decides whether a rule may be stored, so the arithmetic is upstream's (`cel-go`'s checker), to the unit.
 
 use super::node::{ExprKind, Fold, Node};
+use super::range::{Argument, Given, Range};
 use super::types::Type;
 use super::value::Value;
 
@@ -31,37 +32,6 @@ pub enum EstimatePlace<'n> {
     Values,
 }
 
-/// From the least to the most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) min: u64,
-    pub(super) max: u64,
-}
-
-impl Range {
-    pub(super) const UNKNOWN: Self = Self { min: 0, max: u64::MAX };
-
-    pub(super) const fn fixed(n: u64) -> Self {
-        Self { min: n, max: n }
-    }
-
-    pub(super) fn plus(self, other: Self) -> Self {
-        Self { min: self.min.saturating_add(other.min), max: self.max.saturating_add(other.max) }
-    }
-
-    pub(super) fn by(self, other: Self) -> Self {
-        Self { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
-    }
-
-    pub(super) fn times(self, factor: f64) -> Self {
-        Self { min: super::cost::times(self.min, factor), max: super::cost::times(self.max, factor) }
-    }
-
-    fn union(self, other: Self) -> Self {
-        Self { min: self.min.min(other.min), max: self.max.max(other.max) }
-    }
-}
-
 /// Sizes of what a list or map holds.
 #[derive(Clone, Copy, Debug)]
 struct Inside {
@@ -78,47 +48,6 @@ impl Inside {
 
 /// The way to a place below a variable; empty where there is none.
 type Path<'n> = Vec<EstimatePlace<'n>>;
-
-/// Estimates of a call's arguments.
-pub(super) struct Given<'e> {
-    arguments: Vec<(&'e Node, Option<Range>)>,
-    element: Option<(bool, Range)>,
-}
-
-impl Given<'_> {
-    /// Number of arguments.
-    pub(super) fn count(&self) -> usize {
-        self.arguments.len()
-    }
-
-    /// The size of one; anything where it is not known.
-    pub(super) fn size(&self, i: usize) -> Range {
-        self.known(i).unwrap_or(Range::UNKNOWN)
-    }
-
-    /// The size of one, if it is known.
-    pub(super) fn known(&self, i: usize) -> Option<Range> {
-        self.arguments.get(i).and_then(|(_, size)| *size)
-    }
-
-    /// The type of one.
-    pub(super) fn of(&self, i: usize) -> Option<&Type> {
-        self.arguments.get(i).map(|(node, _)| &node.of)
-    }
-
-    /// The number that one is written as.
-    pub(super) fn literal(&self, i: usize) -> Option<i64> {
-        match self.arguments.get(i).map(|(node, _)| &node.kind) {
-            Some(ExprKind::Literal(Value::Int(n))) => Some(*n),
-            _ => None,
-        }
-    }
-
-    /// Of the elements of the first one: whether they are texts, and their size; `None` when it is not known to be a list.
-    pub(super) fn element(&self) -> Option<(bool, Range)> {
-        self.element
-    }
-}
 
 /// Estimates of an expression.
 #[derive(Clone, Debug)]
@@ -301,8 +230,14 @@ impl<'n> Estimator<'_, 'n> {
             }
             _ => None,
         };
-        let sized = arguments.iter().map(written).zip(&known).map(|(a, k)| (a, k.size)).collect();
-        let given = Given { arguments: sized, element };
+        let sized = arguments.iter().map(written).zip(&known).map(|(node, k)| {
+            let literal = match &node.kind {
+                ExprKind::Literal(Value::Int(n)) => Some(*n),
+                _ => None,
+            };
+            Argument { of: &node.of, literal, size: k.size }
+        });
+        let given = Given { arguments: sized.collect(), element };
         let (mut cost, mut size) = (Range { min: u64::MAX, max: 0 }, None::<Range>);
         for candidate in candidates {
             let (one, made) = candidate.entry.cost.estimate(&given);

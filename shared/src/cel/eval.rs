@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use serde_json::Value as Tree;
 
-use super::dispatch::{self, Operator};
+use super::Error;
+use super::dispatch;
 use super::library::Args;
 use super::node::{ExprKind, Fold, How, Node, OverloadCandidate};
+use super::operator::Operator;
+use super::program::Scope;
+use super::tools::Tools;
 use super::value::{Answer, Key, Made, Map, Text, Value};
-use super::{Error, Fuel, Scope};
 
 /// Cost of a variable or a selection.
 pub(super) const SELECT: u64 = 1;
@@ -21,38 +24,12 @@ const MAP: u64 = 30;
 const STRUCT: u64 = 40;
 /// Bytes of text that a function looks at in one unit of work.
 const LOOKED_AT: u64 = 64;
-/// Regular expressions that one run may compile: those that are not known beforehand.
-pub(super) const MAX_PATTERNS: u32 = 1_000;
 
 /// Runs; the cost is told even when there is no value.
 pub(super) fn run<'a>(root: &Node, scope: &Scope<'a>, limit: u64) -> (Answer<'a>, u64) {
     let mut run = Run { scope, locals: Vec::new(), cost: 0, limit, tools: Tools::default() };
     let answer = run.eval(root);
     (answer, run.cost)
-}
-
-/// State that functions may use beside their arguments.
-#[derive(Debug, Default)]
-pub(super) struct Tools {
-    pub(super) fuel: Fuel,
-    patterns: u32,
-    last: Option<(String, regex::Regex)>,
-}
-
-impl Tools {
-    /// A regular expression that is made while the expression runs.
-    pub(super) fn pattern(&mut self, text: &str) -> Result<regex::Regex, Error> {
-        if let Some((_, known)) = self.last.as_ref().filter(|(t, _)| t == text) {
-            return Ok(known.clone());
-        }
-        self.patterns += 1;
-        if self.patterns > MAX_PATTERNS {
-            return Err(Error::Cancelled);
-        }
-        let made = super::library::small_pattern(text).map_err(Error::new)?;
-        self.last = Some((text.to_owned(), made.clone()));
-        Ok(made)
-    }
 }
 
 /// The value of a variable of a comprehension.

@@ -1,9 +1,9 @@
 //! A checked expression, ready to run: names are found, functions are chosen, constants are made.
 
-use super::dispatch::Operator;
 use std::sync::Arc;
 
 use super::library::Entry;
+use super::operator::Operator;
 use super::types::Type;
 use super::value::Value;
 

@@ -8,11 +8,11 @@ use cel::common::ast::{
 use cel::common::types::{CelBool, CelInt};
 use cel::parser::{Macro, MacroExprHelper, ParseError};
 
-use super::{Extras, MAX_EXPRESSION};
+use super::environment::Extras;
+use super::error::CompileError;
+use super::limits::{MAX_EXPRESSION, MAX_NESTING};
 
-/// Deepest nesting of an expression.
-const MAX_DEPTH: u16 = 250;
-/// The stack of the parser, which descends into expressions: enough for [`MAX_DEPTH`].
+/// The stack of the parser, which descends into expressions: enough for [`MAX_NESTING`].
 const STACK_BYTES: usize = 128 << 20;
 /// Longest chain of operators or selections, which makes a tree as deep.
 const MAX_CHAIN: usize = 5_000;
@@ -30,27 +30,24 @@ pub(super) struct Parsed<'s> {
 }
 
 /// Runs on a thread with a stack that is large enough for an expression, whoever calls.
-pub(super) fn on_a_large_stack<T: Send>(source: &str, work: impl FnOnce() -> T + Send) -> Result<T, String> {
+pub(super) fn on_a_large_stack<T: Send>(source: &str, work: impl FnOnce() -> T + Send) -> Result<T, CompileError> {
     let bytes = STACK_BYTES + chain(source).min(MAX_CHAIN) * LINK_BYTES;
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("cel".into()).stack_size(bytes);
-        let running = thread.spawn_scoped(scope, work).map_err(|e| format!("compiler unavailable: {e}"))?;
-        running.join().map_err(|_| "expression could not be compiled".to_owned())
+        let running = thread.spawn_scoped(scope, work).map_err(|e| CompileError::Unavailable(e.to_string()))?;
+        running.join().map_err(|_| CompileError::Panicked)
     })
 }
 
-/// Parses; the error is a report.
-pub(super) fn parse(source: &str, extras: Extras) -> Result<Parsed<'_>, String> {
+/// Parses an expression.
+pub(super) fn parse(source: &str, extras: Extras) -> Result<Parsed<'_>, CompileError> {
     if source.len() > MAX_EXPRESSION {
-        return Err(format!(
-            "ERROR: <input>:-1:0: expression code point size exceeds limit: size: {}, limit {MAX_EXPRESSION}",
-            source.chars().count()
-        ));
+        return Err(CompileError::TooLong(source.chars().count()));
     }
     if chain(source) > MAX_CHAIN {
-        return Err(format!("ERROR: <input>:-1:0: expression recursion limit exceeded: {MAX_DEPTH}"));
+        return Err(CompileError::TooDeep);
     }
-    let parser = environment(extras)?.parser().max_recursion_depth(MAX_DEPTH);
+    let parser = environment(extras)?.parser().max_recursion_depth(MAX_NESTING);
     match parser.parse_with_source_info(source) {
         Ok((root, places)) => Ok(Parsed { root, source, places }),
         Err(errors) => {
@@ -58,7 +55,7 @@ pub(super) fn parse(source: &str, extras: Extras) -> Result<Parsed<'_>, String> 
             // What is incomplete is so because of something else.
             let told = errors.errors.iter().filter(|e| !e.msg.starts_with("Incomplete ") || errors.errors.len() == 1);
             let lines = told.map(|e| problem(source, (at(e.pos.0), at(e.pos.1)), &expected(&e.msg)));
-            Err(lines.collect::<Vec<_>>().join("\n"))
+            Err(CompileError::Report(lines.collect::<Vec<_>>().join("\n")))
         }
     }
 }
@@ -135,7 +132,7 @@ fn problem(source: &str, (line, column): (usize, usize), message: &str) -> Strin
 type Expansion = Result<Option<IdedExpr>, ParseError>;
 
 /// The macros: those of the language, of optional values, of lists, and those over two variables.
-fn environment(extras: Extras) -> Result<Env, String> {
+fn environment(extras: Extras) -> Result<Env, CompileError> {
     // The standard macros come with the standard environment, which is made for each expression and forgotten.
     let mut env = Env::stdlib();
     let mut all = vec![
@@ -155,7 +152,7 @@ fn environment(extras: Extras) -> Result<Env, String> {
         all.push(Macro::receiver("bind", 3, bind));
     }
     for one in all {
-        env.add_macro(one).map_err(|e| e.to_string())?;
+        env.add_macro(one).map_err(|e| CompileError::Macros(e.to_string()))?;
     }
     Ok(env)
 }

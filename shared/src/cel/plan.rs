@@ -1,11 +1,13 @@
 //! Constant folding before the first evaluation: lists and maps of constants, conversions, patterns. An error here
 //! rejects the whole expression.
 
+use super::error::{Error, PlanError};
 use super::eval;
+use super::limits::PER_CALL_LIMIT;
 use super::node::{ExprKind, How, Node};
+use super::program::Scope;
 use super::types::Type;
 use super::value::{Text, Value};
-use super::{Error, Scope};
 
 /// Functions that are called beforehand when their argument is known.
 const CONVERSIONS: [&str; 10] =
@@ -13,8 +15,8 @@ const CONVERSIONS: [&str; 10] =
 /// Functions whose first argument after the text is a pattern.
 const PATTERNS: [&str; 3] = ["matches", "find", "findAll"];
 
-/// Plans the run of an expression; the error is what a user is told.
-pub(super) fn plan(root: &mut Node) -> Result<(), String> {
+/// Plans the run of an expression.
+pub(super) fn plan(root: &mut Node) -> Result<(), PlanError> {
     let mut failed = None;
     root.each_part(&mut |part| {
         if failed.is_none() {
@@ -27,14 +29,14 @@ pub(super) fn plan(root: &mut Node) -> Result<(), String> {
     }
 }
 
-fn one(node: &mut Node) -> Result<(), String> {
+fn one(node: &mut Node) -> Result<(), PlanError> {
     match &mut node.kind {
         // Types have no other names than their own, and no variables.
         ExprKind::Literal(Value::Type(Text::Borrowed(name @ ("duration" | "timestamp")))) => {
-            return Err(format!("reference to undefined type: {name}"));
+            return Err(PlanError::UndefinedType(name.to_string()));
         }
         ExprKind::Local { name, .. } if matches!(node.of, Type::Type(_)) => {
-            return Err(format!("reference to undefined type: {name}"));
+            return Err(PlanError::UndefinedType(name.to_string()));
         }
         ExprKind::List(items) if items.iter().all(|(item, optional)| !optional && item.known().is_some()) => {}
         ExprKind::Map(entries)
@@ -67,15 +69,15 @@ fn is_plain(value: &Value<'_>) -> bool {
     matches!(value, Value::Bool(_) | Value::Int(_) | Value::UInt(_) | Value::Double(_) | Value::String(_))
 }
 
-fn fold(node: &mut Node) -> Result<(), String> {
+fn fold(node: &mut Node) -> Result<(), PlanError> {
     let value = match &node.kind {
         // Nothing is in a list that holds nothing, whoever asks.
         ExprKind::Call { name, .. } if &**name == "@in" => Value::Bool(false),
-        _ => match eval::run(node, &Scope::default(), super::PER_CALL_LIMIT).0 {
+        _ => match eval::run(node, &Scope::default(), PER_CALL_LIMIT).0 {
             Ok(value) => value,
             // What is too much will be told when it runs.
             Err(Error::Cancelled) => return Ok(()),
-            Err(Error::Failed(why)) => return Err(why),
+            Err(Error::Failed(why)) => return Err(PlanError::Constant(why)),
         },
     };
     let (of, id) = (node.of.clone(), node.id);

@@ -1,5 +1,6 @@
 //! Tests of CEL: results, errors and costs of expressions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -137,7 +138,7 @@ fn variables_are_computed_once_and_when_asked_for() {
     {
         let program = Program::compile(source, &declared).expect(source);
         admission::declare(&mut declared, name, program.result());
-        scope.define(&format!("variables.{name}"), Ok(Arc::new(program)));
+        scope.define(&format!("variables.{name}"), Ok::<_, Error>(Arc::new(program)));
     }
     admission::declare_none(&mut declared);
     let run = |source: &str| {

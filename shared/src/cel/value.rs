@@ -1,6 +1,5 @@
 //! Values of expressions. Trees are looked at where they are: nothing is copied before an expression asks for it.
 
-use std::any::Any;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -8,7 +7,8 @@ use std::sync::Arc;
 
 use serde_json::Value as Tree;
 
-use super::{Error, Fuel, words};
+pub use super::opaque::Opaque;
+use super::{Error, Fuel, printed, words};
 
 /// A text: a part of a tree, or made by an expression.
 #[derive(Clone, Debug)]
@@ -123,24 +123,6 @@ pub struct Map<'a> {
     pub entries: BTreeMap<Key<'a>, Value<'a>>,
     /// Value for every other key, if any.
     pub otherwise: Option<Value<'a>>,
-}
-
-/// Value of an opaque type, which only functions look into.
-pub trait Opaque: Any + Send + Sync + std::fmt::Debug {
-    /// The name of its type.
-    fn type_name(&self) -> &'static str;
-    /// Reports whether two values are equal.
-    fn equals(&self, other: &dyn Opaque) -> bool;
-    /// Size of the value; `None` when it has none.
-    fn size(&self) -> Option<u64> {
-        None
-    }
-    /// Text in messages.
-    fn shown(&self) -> String {
-        self.type_name().to_owned()
-    }
-    /// For looking inside.
-    fn any(&self) -> &dyn Any;
 }
 
 /// An object an expression made: `Object{...}`, `JSONPatch{...}`.
@@ -477,9 +459,9 @@ impl<'a> Value<'a> {
                 fuel.burn(s.len() as u64 / 16)?;
                 Tree::from(&**s)
             }
-            Self::Bytes(b) => Tree::from(super::library::base64(b)),
-            Self::Timestamp(t) => Tree::from(super::library::print_time(t)),
-            Self::Duration(n) => Tree::from(super::library::print_span(*n)),
+            Self::Bytes(b) => Tree::from(printed::base64(b)),
+            Self::Timestamp(t) => Tree::from(printed::print_time(t)),
+            Self::Duration(n) => Tree::from(printed::print_span(*n)),
             Self::Tree(tree) => {
                 fuel.burn(weight(tree))?;
                 (*tree).clone()

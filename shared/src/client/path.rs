@@ -3,15 +3,34 @@
 //! In: names out of objects, which are free text. Out: the segment, escaped, or why there is none. Answers for the name checks
 //! of client-go's `rest.Request`. Never: a name in a path that has not passed here.
 
+use proto::selector::format::quote;
+use thiserror::Error;
+
 use crate::url;
+
+/// Names that no segment can be, in client-go's words.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NameError {
+    /// No name.
+    #[error("resource name may not be empty")]
+    Empty,
+    /// A name that would lead elsewhere.
+    #[error("invalid resource name {}: [{}]", quote(.name), .problems.join(" "))]
+    Invalid {
+        /// The name.
+        name: String,
+        /// Problems of it.
+        problems: Vec<&'static str>,
+    },
+}
 
 /// Checks and escapes a name for use as one segment of a path.
 ///
 /// # Errors
-/// client-go's text for names that no segment can be.
-pub fn segment(name: &str) -> Result<String, String> {
+/// [`NameError`].
+pub fn segment(name: &str) -> Result<String, NameError> {
     let problems = match name {
-        "" => return Err("resource name may not be empty".to_owned()),
+        "" => return Err(NameError::Empty),
         "." => vec!["may not be '.'"],
         ".." => vec!["may not be '..'"],
         _ => [('/', "may not contain '/'"), ('%', "may not contain '%'")]
@@ -22,7 +41,7 @@ pub fn segment(name: &str) -> Result<String, String> {
     if problems.is_empty() {
         return Ok(escape(name));
     }
-    Err(format!("invalid resource name {}: [{}]", proto::selector::format::quote(name), problems.join(" ")))
+    Err(NameError::Invalid { name: name.to_owned(), problems })
 }
 
 /// The path of a group and version, such as `/api/v1` or `/apis/apps/v1`.
@@ -59,7 +78,7 @@ pub fn query_value(text: &str) -> String {
 ///
 /// # Errors
 /// As [`segment`].
-pub fn object(collection: &str, name: &str) -> Result<String, String> {
+pub fn object(collection: &str, name: &str) -> Result<String, NameError> {
     Ok([collection, "/", &segment(name)?].concat())
 }
 
@@ -134,7 +153,7 @@ mod tests {
             ("p/log?follow=true", "invalid resource name \"p/log?follow=true\": [may not contain '/']"),
             ("%2f/", "invalid resource name \"%2f/\": [may not contain '/' may not contain '%']"),
         ] {
-            assert_eq!(segment(name).unwrap_err(), why);
+            assert_eq!(segment(name).unwrap_err().to_string(), why);
         }
     }
 

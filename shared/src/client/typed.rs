@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::informer::Cached;
-use crate::typed;
+use crate::typed::{self, ReadError};
 
 /// A page of a list.
 #[derive(Debug, Deserialize)]
@@ -42,7 +42,7 @@ pub async fn page<K: Cached + DeserializeOwned>(client: &Client, params: &ListPa
     Ok(Page { metadata: page.metadata, items })
 }
 
-fn unreadable(why: String) -> kube::Error {
+fn unreadable(why: ReadError) -> kube::Error {
     kube::Error::SerdeError(serde::de::Error::custom(why))
 }
 

@@ -147,7 +147,8 @@ fn what(kind: &'static str) -> &'static str {
 }
 
 fn read(path: &str, what: &'static str) -> Result<Vec<u8>, ConfigError> {
-    let bytes = crate::os::read(path).map_err(|why| ConfigError::Read { what, path: path.into(), why })?;
+    let bytes =
+        crate::os::read(path).map_err(|why| ConfigError::Read { what, path: path.into(), why: why.to_string() })?;
     if bytes.is_empty() { Err(ConfigError::Empty { what, path: path.to_owned() }) } else { Ok(bytes) }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::value::parse_bool;
+use super::value::{NumberError, parse_bool};
 use crate::version::Emulation;
 
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ pub enum GateError {
     NoValue(String),
     /// Not a boolean.
     #[error("invalid value of {0}={1}, err: {2}")]
-    NotBool(String, String, String),
+    NotBool(String, String, #[source] NumberError),
 }
 
 /// Feature gates and their values.

@@ -21,7 +21,7 @@ use crate::version::Emulation;
 pub use duration::{DurationError, format_duration, format_nanos, parse_duration, parse_nanos};
 pub use gates::{FeatureGates, GateError};
 use table::{FlagType, Row};
-pub use value::{parse_bool, parse_decimal, parse_integer, parse_unsigned_decimal};
+pub use value::{NumberError, NumberProblem, parse_bool, parse_decimal, parse_integer, parse_unsigned_decimal};
 
 /// Reasons to exit before start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -176,7 +176,7 @@ impl FlagSet {
             FlagType::Thresholds => value::thresholds(t).unwrap_or_default(),
             FlagType::Configuration => value::configuration(t),
             FlagType::Pairs => value::string_pairs(t).unwrap_or_default(),
-            _ => value::pairs(t, "string").unwrap_or_default(),
+            _ => value::pairs(t, value::STRING_PAIR).unwrap_or_default(),
         };
         if given.is_empty() {
             return parse(row.default.trim_start_matches('[').trim_end_matches(']')).into_iter().collect();

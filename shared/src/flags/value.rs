@@ -2,19 +2,92 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::duration::parse_nanos;
+use proto::quantity::{ParseError, Quantity};
+use thiserror::Error;
+
+use super::duration::{DurationError, parse_nanos};
 use super::table::FlagType;
 use crate::status::go_quote;
+
+/// Text that a function of Go's `strconv` refuses, in its words.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("strconv.{function}: parsing {}: {problem}", go_quote(.text))]
+pub struct NumberError {
+    function: &'static str,
+    text: String,
+    #[source]
+    problem: NumberProblem,
+}
+
+/// Problems of a text that is no number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum NumberProblem {
+    /// Another form.
+    #[error("invalid syntax")]
+    Syntax,
+    /// Too small or too large.
+    #[error("value out of range")]
+    Range,
+}
+
+impl NumberError {
+    pub(crate) fn new(function: &'static str, text: &str, problem: NumberProblem) -> Self {
+        Self { function, text: text.to_owned(), problem }
+    }
+
+    /// Returns the problem of the text.
+    #[must_use]
+    pub fn problem(&self) -> NumberProblem {
+        self.problem
+    }
+}
+
+/// Errors of flag values: the part after `invalid argument … for … flag: `.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum ValueError {
+    #[error(transparent)]
+    Number(#[from] NumberError),
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    #[error(transparent)]
+    Quantity(#[from] ParseError),
+    /// A pair that should look like this.
+    #[error("malformed pair, expect {0}")]
+    Pair(&'static str),
+    #[error("{0} must be formatted as key=value")]
+    KeyValue(String),
+    #[error("invalid value of {key}: {value}, err: {source}")]
+    PairValue { key: String, value: String, source: NumberError },
+    #[error("failed to parse IP: {}", go_quote(.0))]
+    Address(String),
+    #[error("{} is not a valid port: {}", go_quote(.port), named_host(.host))]
+    Port { port: String, host: String },
+    #[error("{} is not a valid IP address", go_quote(.0))]
+    AddressPort(String),
+    #[error("unable to parse port range: {0}")]
+    PortRange(String),
+    #[error("end port cannot be less than start port: {0}")]
+    PortOrder(String),
+    #[error("the port range cannot be greater than 65535: {0}")]
+    PortCount(String),
+    #[error("expected comma separated certificate and key file paths")]
+    KeyFiles,
+    #[error("syntax error: expect comma-separated list of filename=N")]
+    Patterns,
+}
+
+/// Form of the pairs of most flags.
+pub(super) const STRING_PAIR: &str = "string=string";
 
 /// Go's `strconv.ParseBool`.
 ///
 /// # Errors
 /// Go's words for a text that is none.
-pub fn parse_bool(text: &str) -> Result<bool, String> {
+pub fn parse_bool(text: &str) -> Result<bool, NumberError> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(format!("strconv.ParseBool: parsing {}: invalid syntax", go_quote(text))),
+        _ => Err(NumberError::new("ParseBool", text, NumberProblem::Syntax)),
     }
 }
 
@@ -22,7 +95,7 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
 ///
 /// # Errors
 /// Go's words for a text that is none.
-pub fn parse_decimal(text: &str) -> Result<i64, String> {
+pub fn parse_decimal(text: &str) -> Result<i64, NumberError> {
     signed("ParseInt", text)
 }
 
@@ -30,11 +103,11 @@ pub fn parse_decimal(text: &str) -> Result<i64, String> {
 ///
 /// # Errors
 /// Go's words for a text that is none.
-pub fn parse_integer(text: &str) -> Result<i64, String> {
+pub fn parse_integer(text: &str) -> Result<i64, NumberError> {
     signed("Atoi", text)
 }
 
-fn signed(function: &str, text: &str) -> Result<i64, String> {
+fn signed(function: &'static str, text: &str) -> Result<i64, NumberError> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     text.parse().map_err(|_| undecimal(function, text, digits))
 }
@@ -43,41 +116,40 @@ fn signed(function: &str, text: &str) -> Result<i64, String> {
 ///
 /// # Errors
 /// Go's words for a text that is none.
-pub fn parse_unsigned_decimal(text: &str) -> Result<u64, String> {
+pub fn parse_unsigned_decimal(text: &str) -> Result<u64, NumberError> {
     match text.parse() {
         Ok(number) if !text.starts_with('+') => Ok(number),
         _ => Err(undecimal("ParseUint", text, text)),
     }
 }
 
-fn undecimal(function: &str, text: &str, digits: &str) -> String {
+fn undecimal(function: &'static str, text: &str, digits: &str) -> NumberError {
     let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    let why = if is_number { "value out of range" } else { "invalid syntax" };
-    format!("strconv.{function}: parsing {}: {why}", go_quote(text))
+    NumberError::new(function, text, if is_number { NumberProblem::Range } else { NumberProblem::Syntax })
 }
 
 /// Go's `strconv.ParseInt` with base 0.
-pub(super) fn parse_int(text: &str, bits: u32) -> Result<i64, String> {
-    let fail = |what: &str| format!("strconv.ParseInt: parsing {}: {what}", go_quote(text));
+pub(super) fn parse_int(text: &str, bits: u32) -> Result<i64, NumberError> {
+    let fail = |problem| NumberError::new("ParseInt", text, problem);
     let (negative, body) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
         _ => (false, text),
     };
     let magnitude = magnitude(body).map_err(fail)?;
-    let value = i64::try_from(if negative { -magnitude } else { magnitude }).map_err(|_| fail("value out of range"))?;
+    let value = i64::try_from(if negative { -magnitude } else { magnitude }).map_err(|_| fail(NumberProblem::Range))?;
     if bits == 32 && i32::try_from(value).is_err() {
-        return Err(fail("value out of range"));
+        return Err(fail(NumberProblem::Range));
     }
     Ok(value)
 }
 
-fn parse_uint(text: &str) -> Result<u64, String> {
-    let fail = |what: &str| format!("strconv.ParseUint: parsing {}: {what}", go_quote(text));
-    u64::try_from(magnitude(text).map_err(fail)?).map_err(|_| fail("value out of range"))
+fn parse_uint(text: &str) -> Result<u64, NumberError> {
+    let fail = |problem| NumberError::new("ParseUint", text, problem);
+    u64::try_from(magnitude(text).map_err(fail)?).map_err(|_| fail(NumberProblem::Range))
 }
 
-fn magnitude(body: &str) -> Result<i128, &'static str> {
+fn magnitude(body: &str) -> Result<i128, NumberProblem> {
     let lower = body.to_ascii_lowercase();
     let (radix, digits) = match lower.get(..2) {
         Some("0x") => (16, &lower[2..]),
@@ -87,13 +159,13 @@ fn magnitude(body: &str) -> Result<i128, &'static str> {
         _ => (10, lower.as_str()),
     };
     if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
-        return Err("invalid syntax");
+        return Err(NumberProblem::Syntax);
     }
-    i128::from_str_radix(digits, radix).map_err(|_| "value out of range")
+    i128::from_str_radix(digits, radix).map_err(|_| NumberProblem::Range)
 }
 
-pub(super) fn parse_float(text: &str) -> Result<f64, String> {
-    text.parse().map_err(|_| format!("strconv.ParseFloat: parsing {}: invalid syntax", go_quote(text)))
+pub(super) fn parse_float(text: &str) -> Result<f64, NumberError> {
+    text.parse().map_err(|_| NumberError::new("ParseFloat", text, NumberProblem::Syntax))
 }
 
 /// One line of comma-separated values, with quotes as in CSV files.
@@ -119,25 +191,25 @@ pub(super) fn split_csv(text: &str) -> Vec<String> {
     out
 }
 
-/// `a=b,c=d` as pairs; `what` names the right-hand side in the error.
-pub(super) fn pairs(text: &str, what: &str) -> Result<Vec<(String, String)>, String> {
+/// `a=b,c=d` as pairs; `form` is what the error says of them.
+pub(super) fn pairs(text: &str, form: &'static str) -> Result<Vec<(String, String)>, ValueError> {
     let parts = text.split(',').filter(|p| !p.is_empty());
     parts
         .map(|part| match part.split_once('=') {
             Some((k, v)) => Ok((k.trim().to_owned(), v.trim().to_owned())),
-            None => Err(format!("malformed pair, expect string={what}")),
+            None => Err(ValueError::Pair(form)),
         })
         .collect()
 }
 
 /// `a=b,c=d` as pairs, of which each may stand in quotes. A single one may have commas on both sides.
-pub(super) fn string_pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+pub(super) fn string_pairs(text: &str) -> Result<Vec<(String, String)>, ValueError> {
     let parts = match text.matches('=').count() {
         1 => vec![text.trim_matches('"').to_owned()],
         _ => split_csv(text),
     };
     let pair = |part: &String| part.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
-    parts.iter().map(|part| pair(part).ok_or_else(|| format!("{part} must be formatted as key=value"))).collect()
+    parts.iter().map(|part| pair(part).ok_or_else(|| ValueError::KeyValue(part.clone()))).collect()
 }
 
 /// `a=b,c` as pairs; what is no pair is a key without a value.
@@ -153,77 +225,82 @@ pub(super) fn configuration(text: &str) -> Vec<(String, String)> {
 }
 
 /// `a<b,c<d` as pairs.
-pub(super) fn thresholds(text: &str) -> Result<Vec<(String, String)>, String> {
+pub(super) fn thresholds(text: &str) -> Result<Vec<(String, String)>, ValueError> {
     let parts = text.split(',').filter(|p| !p.is_empty());
     parts
         .map(|part| match part.split_once('<') {
             Some((k, v)) => Ok((k.trim().to_owned(), v.trim().to_owned())),
-            None => Err("malformed pair, expect string<string".to_owned()),
+            None => Err(ValueError::Pair("string<string")),
         })
         .collect()
 }
 
-/// Validates `text` as a value of this type; the error is the part after `invalid argument … for … flag: `.
-pub(super) fn check(kind: FlagType, text: &str) -> Result<(), String> {
+/// Validates `text` as a value of this type.
+pub(super) fn check(kind: FlagType, text: &str) -> Result<(), ValueError> {
     match kind {
         FlagType::Text | FlagType::List | FlagType::Array | FlagType::Gates | FlagType::Configuration => Ok(()),
-        FlagType::Bool => parse_bool(text).map(drop),
+        FlagType::Bool => Ok(parse_bool(text).map(drop)?),
         FlagType::Version => {
             if text == "raw" || text.starts_with('v') {
                 Ok(())
             } else {
-                parse_bool(text).map(drop)
+                Ok(parse_bool(text).map(drop)?)
             }
         }
-        FlagType::Int { bits } => parse_int(text, bits).map(drop),
-        FlagType::Level => text
-            .parse::<i32>()
-            .map(drop)
-            .map_err(|_| format!("strconv.ParseInt: parsing {}: invalid syntax", go_quote(text))),
-        FlagType::Uint => parse_uint(text).map(drop),
-        FlagType::Float { .. } => parse_float(text).map(drop),
-        FlagType::Duration => parse_nanos(text).map(drop).map_err(|e| e.to_string()),
-        FlagType::Map => pairs(text, "string").map(drop),
-        FlagType::Headers => text.split(',').filter(|p| !p.is_empty()).try_for_each(|pair| {
-            if pair.contains(':') { Ok(()) } else { Err("malformed pair, expect string:string".to_owned()) }
-        }),
+        FlagType::Int { bits } => Ok(parse_int(text, bits).map(drop)?),
+        FlagType::Level => match text.parse::<i32>() {
+            Ok(_) => Ok(()),
+            Err(_) => Err(NumberError::new("ParseInt", text, NumberProblem::Syntax).into()),
+        },
+        FlagType::Uint => Ok(parse_uint(text).map(drop)?),
+        FlagType::Float { .. } => Ok(parse_float(text).map(drop)?),
+        FlagType::Duration => Ok(parse_nanos(text).map(drop)?),
+        FlagType::Map => pairs(text, STRING_PAIR).map(drop),
+        FlagType::Headers => text
+            .split(',')
+            .filter(|p| !p.is_empty())
+            .try_for_each(|pair| if pair.contains(':') { Ok(()) } else { Err(ValueError::Pair("string:string")) }),
         FlagType::Thresholds => thresholds(text).map(drop),
         FlagType::Pairs => string_pairs(text).map(drop),
-        FlagType::BoolMap => pairs(text, "bool")?
-            .iter()
-            .try_for_each(|(k, v)| parse_bool(v).map(drop).map_err(|e| format!("invalid value of {k}: {v}, err: {e}"))),
+        FlagType::BoolMap => pairs(text, "string=bool")?.into_iter().try_for_each(|(key, value)| {
+            parse_bool(&value).map(drop).map_err(|source| ValueError::PairValue { key, value, source })
+        }),
         FlagType::Address => match text.trim().parse::<IpAddr>() {
             Ok(_) => Ok(()),
             Err(_) if text.is_empty() => Ok(()),
-            Err(_) => Err(format!("failed to parse IP: {}", go_quote(text))),
+            Err(_) => Err(ValueError::Address(text.to_owned())),
         },
         FlagType::AddressPort => address_port(text),
         FlagType::PortRange => port_range(text).map(drop),
-        FlagType::Quantity => proto::quantity::Quantity::parse(text).map(drop).map_err(|e| e.to_string()),
+        FlagType::Quantity => Ok(Quantity::parse(text).map(drop)?),
         FlagType::NamedKeys => named_keys(text).map(drop),
         FlagType::Patterns => text.split(',').filter(|p| !p.is_empty()).try_for_each(|p| match p.split_once('=') {
             Some((pattern, level)) if !pattern.is_empty() && level.parse::<u32>().is_ok() => Ok(()),
-            _ => Err("syntax error: expect comma-separated list of filename=N".to_owned()),
+            _ => Err(ValueError::Patterns),
         }),
     }
 }
 
-fn address_port(text: &str) -> Result<(), String> {
+fn named_host(host: &str) -> &str {
+    if host.is_empty() { "no host" } else { host }
+}
+
+fn address_port(text: &str) -> Result<(), ValueError> {
     if text.is_empty() || text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok() {
         return Ok(());
     }
     match text.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_err() => {
-            Err(format!("{} is not a valid port: {}", go_quote(port), if host.is_empty() { "no host" } else { host }))
+            Err(ValueError::Port { port: port.to_owned(), host: host.to_owned() })
         }
-        _ => Err(format!("{} is not a valid IP address", go_quote(text))),
+        _ => Err(ValueError::AddressPort(text.to_owned())),
     }
 }
 
 /// `30000-32767`, `30000+100` or a single port, as (base, size).
-pub(super) fn port_range(text: &str) -> Result<(u16, u32), String> {
+pub(super) fn port_range(text: &str) -> Result<(u16, u32), ValueError> {
     let text = text.trim();
-    let bad = || format!("unable to parse port range: {text}");
+    let bad = || ValueError::PortRange(text.to_owned());
     let number = |t: &str| t.trim().parse::<u16>().map_err(|_| bad());
     if text.is_empty() {
         return Ok((0, 0));
@@ -231,14 +308,14 @@ pub(super) fn port_range(text: &str) -> Result<(u16, u32), String> {
     if let Some((low, high)) = text.split_once('-') {
         let (low, high) = (number(low)?, number(high)?);
         if high < low {
-            return Err(format!("end port cannot be less than start port: {text}"));
+            return Err(ValueError::PortOrder(text.to_owned()));
         }
         return Ok((low, u32::from(high - low) + 1));
     }
     if let Some((low, count)) = text.split_once('+') {
         let (low, count) = (number(low)?, number(count)?);
         if u32::from(low) + u32::from(count) > 65_535 {
-            return Err(format!("the port range cannot be greater than 65535: {text}"));
+            return Err(ValueError::PortCount(text.to_owned()));
         }
         return Ok((low, u32::from(count) + 1));
     }
@@ -246,14 +323,14 @@ pub(super) fn port_range(text: &str) -> Result<(u16, u32), String> {
 }
 
 /// One `cert,key[:names]` of `--tls-sni-cert-key`.
-pub(super) fn named_keys(text: &str) -> Result<(String, String, Vec<String>), String> {
+pub(super) fn named_keys(text: &str) -> Result<(String, String, Vec<String>), ValueError> {
     let (files, names) = text.split_once(':').unwrap_or((text, ""));
     let parts: Vec<&str> = files.split(',').collect();
     match parts.as_slice() {
         [cert, key] if !cert.is_empty() && !key.is_empty() => {
             Ok(((*cert).into(), (*key).into(), names.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect()))
         }
-        _ => Err("expected comma separated certificate and key file paths".to_owned()),
+        _ => Err(ValueError::KeyFiles),
     }
 }
 
@@ -266,11 +343,12 @@ mod tests {
         for (text, want) in [("10", 10), ("-1", -1), ("0x10", 16), ("010", 8), ("0", 0)] {
             assert_eq!(parse_int(text, 64), Ok(want), "{text}");
         }
-        assert_eq!(parse_int("x", 64), Err(r#"strconv.ParseInt: parsing "x": invalid syntax"#.into()));
-        assert_eq!(
-            parse_int("3000000000", 32),
-            Err(r#"strconv.ParseInt: parsing "3000000000": value out of range"#.into())
-        );
+        for (text, bits, why) in [
+            ("x", 64, r#"strconv.ParseInt: parsing "x": invalid syntax"#),
+            ("3000000000", 32, r#"strconv.ParseInt: parsing "3000000000": value out of range"#),
+        ] {
+            assert_eq!(parse_int(text, bits).expect_err(text).to_string(), why);
+        }
     }
 
     #[test]

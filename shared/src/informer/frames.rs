@@ -4,7 +4,7 @@
 //!
 //! HOT: every change of every watched object passes here; the object's text is not copied.
 
-use std::error::Error;
+use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
@@ -21,8 +21,10 @@ use proto::numbers::pkg_runtime::raw_extension;
 use proto::protobuf::{self, fields};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use thiserror::Error;
 
-use crate::typed::Identity;
+use crate::run::Panic;
+use crate::typed::{Identity, ReadError};
 
 /// A stream that is silent for longer than its own timeout is dead.
 const SILENCE: Duration = Duration::from_secs(320);
@@ -33,8 +35,19 @@ const MAX_REFUSAL: usize = 1 << 20;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// Error of decoding an object.
-pub type Broken = String;
+/// Errors of taking in an object of a list or watch.
+#[derive(Debug, Error)]
+pub enum Broken {
+    /// The object cannot be read.
+    #[error(transparent)]
+    Object(#[from] ReadError),
+    /// Protobuf, where no reader of it was set.
+    #[error("protobuf was not asked for")]
+    Protobuf,
+    /// The transform of the informer panicked.
+    #[error("observed a panic: {0}")]
+    Transform(#[source] Panic),
+}
 
 /// An object as it came.
 #[derive(Debug, Clone, Copy)]
@@ -189,9 +202,9 @@ impl WatchFrame {
     /// The revision of a bookmark, and whether it ends the initial list.
     pub(super) fn bookmark(&self) -> Result<(String, bool), Broken> {
         if self.protobuf {
-            return protobuf_bookmark(&self.object).map_err(|error| error.to_string());
+            return protobuf_bookmark(&self.object).map_err(|error| ReadError::from(error).into());
         }
-        let mark: Bookmark = serde_json::from_slice(&self.object).map_err(|error| error.to_string())?;
+        let mark: Bookmark = serde_json::from_slice(&self.object).map_err(ReadError::from)?;
         let end = mark.metadata.annotations.get(INITIAL_EVENTS_END).is_some_and(|v| v == "true");
         Ok((mark.metadata.resource_version, end))
     }
@@ -318,7 +331,7 @@ fn said(code: u16, body: &[u8], protobuf: bool) -> Refusal {
 
 /// A stream that ended without a farewell, as a connection of a server that stops does.
 fn is_cut(error: &kube::Error) -> bool {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(one) = cause {
         if one.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::UnexpectedEof) {
             return true;

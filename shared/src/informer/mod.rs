@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::run::{self, Shutdown, TaskGroup};
-use crate::typed;
+use crate::typed::{self, ReadError};
 
 pub use follow::{Follower, follow};
 pub use frames::{Broken, Raw};
@@ -130,7 +130,7 @@ pub struct Scope {
 
 type Handler<K> = Box<dyn Fn(&Event<K>) + Send + Sync>;
 type Transform<K> = Box<dyn Fn(&mut K) + Send + Sync>;
-type FromProtobuf<K> = Box<dyn Fn(&[u8]) -> Result<K, String> + Send + Sync>;
+type FromProtobuf<K> = Box<dyn Fn(&[u8]) -> Result<K, ReadError> + Send + Sync>;
 
 struct Inner<K> {
     store: Store<K>,
@@ -218,7 +218,7 @@ impl<K: Cached> Informer<K> {
 
     /// Watches in protobuf, and has `read` make objects from it (without its envelope); what it makes is stored as it is,
     /// without a transform. For kinds of which there are very many. Lists in pages stay JSON.
-    pub fn read_protobuf(&self, read: impl Fn(&[u8]) -> Result<K, String> + Send + Sync + 'static) {
+    pub fn read_protobuf(&self, read: impl Fn(&[u8]) -> Result<K, ReadError> + Send + Sync + 'static) {
         // The first counts: it may be in use already.
         let _ = self.0.from_protobuf.set(Box::new(read));
     }
@@ -342,7 +342,7 @@ impl<K: Cached> Cache for Informer<K> {
 fn tell<K: Cached>(handler: &impl Fn(&Event<K>), event: &Event<K>) {
     if let Err(panic) = run::contained(|| handler(event)) {
         let key = event.object().cache_key();
-        tracing::error!(kind = %K::kind_name(), ?key, panic, "Observed a panic in an event handler");
+        tracing::error!(kind = %K::kind_name(), ?key, %panic, "Observed a panic in an event handler");
     }
 }
 
@@ -353,12 +353,12 @@ impl<K: Cached> Informer<K> {
                 Ok(object) => return Ok(object),
                 Err(why) => typed::from_protobuf(K::schema().ok_or(why)?, raw)?,
             },
-            (Raw::Protobuf(_), None) => return Err("protobuf was not asked for".to_owned()),
+            (Raw::Protobuf(_), None) => return Err(Broken::Protobuf),
             (Raw::Json(text), _) => typed::from_json(K::schema, text.as_bytes())?,
         };
         object.forget_managers();
         if let Some(transform) = &*self.0.transform.lock() {
-            run::contained(|| transform(&mut object)).map_err(|panic| format!("observed a panic: {panic}"))?;
+            run::contained(|| transform(&mut object)).map_err(Broken::Transform)?;
         }
         Ok(object)
     }
@@ -370,7 +370,7 @@ impl<K: Cached> Informer<K> {
         if let Some(listed) = listed {
             listed.insert((identity.namespace.clone(), identity.name.clone()));
         }
-        self.0.store.unreadable().insert(&K::kind_name(), identity, &why);
+        self.0.store.unreadable().insert(&K::kind_name(), identity, &why.to_string());
         Ok(Some(revision))
     }
 

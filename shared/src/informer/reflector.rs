@@ -252,7 +252,7 @@ impl Reflector {
         match self.cache.put(object, listed) {
             Ok(revision) => revision,
             Err(error) => {
-                tracing::error!(kind = self.cache.kind(), err = error, "Failed to decode object without a name");
+                tracing::error!(kind = self.cache.kind(), err = %error, "Failed to decode object without a name");
                 None
             }
         }
@@ -261,7 +261,7 @@ impl Reflector {
     /// Lists anew when it is not known what was removed: the list does not name it, so this ends.
     fn remove(&self, object: Raw<'_>, listed: Listed<'_>) -> Result<Revision, End> {
         self.cache.remove(object, listed).map_err(|error| {
-            tracing::error!(kind = self.cache.kind(), err = error, "Failed to decode removed object without a name");
+            tracing::error!(kind = self.cache.kind(), err = %error, "Failed to decode removed object without a name");
             End::Expired
         })
     }
@@ -313,7 +313,7 @@ struct Page {
 }
 
 fn broken(error: Broken) -> End {
-    End::Failed(error)
+    End::Failed(error.to_string())
 }
 
 fn refusal(why: Refusal, streaming: bool) -> End {

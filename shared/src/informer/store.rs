@@ -300,7 +300,7 @@ impl<K: Cached> Store<K> {
 fn observe<K: Cached>(observer: &Observer<K>, old: Option<&K>, new: Option<&K>) {
     if let Err(panic) = run::contained(|| observer(old, new)) {
         let key = new.or(old).map(Cached::cache_key);
-        tracing::error!(kind = %K::kind_name(), ?key, panic, "Observed a panic in an observer");
+        tracing::error!(kind = %K::kind_name(), ?key, %panic, "Observed a panic in an observer");
     }
 }
 
@@ -308,7 +308,7 @@ impl<K: Cached> Index<K> {
     /// The values that an object is filed under; none where finding them panics, each time.
     fn values(&self, object: &K) -> Vec<String> {
         run::contained(|| (self.keys)(object)).unwrap_or_else(|panic| {
-            tracing::error!(kind = %K::kind_name(), key = ?object.cache_key(), panic, "Observed a panic in an index");
+            tracing::error!(kind = %K::kind_name(), key = ?object.cache_key(), %panic, "Observed a panic in an index");
             Vec::new()
         })
     }

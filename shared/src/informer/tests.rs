@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::{Cache, Event, Factory, Informer};
 use crate::run::{Shutdown, TaskGroup};
+use crate::typed::ReadError;
 
 struct Server {
     requests: Arc<Mutex<Vec<String>>>,
@@ -206,9 +207,8 @@ fn framed(verb: &str, kind: &str, object: &Value) -> Vec<u8> {
 
 fn from_protobuf(informer: &Informer<ConfigMap>) {
     informer.read_protobuf(|raw| {
-        let schema = proto::schema::kind("", "v1", "ConfigMap").ok_or("no schema")?;
-        let value = proto::protobuf::decode(schema, raw).map_err(|e| e.to_string())?;
-        serde_json::from_value(value).map_err(|e| e.to_string())
+        let schema = proto::schema::kind("", "v1", "ConfigMap").ok_or(ReadError::UnknownKind)?;
+        Ok(serde_json::from_value(proto::protobuf::decode(schema, raw)?)?)
     });
 }
 

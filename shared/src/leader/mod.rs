@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, PostParams};
 use parking_lot::Mutex;
 use rand::Rng;
+use thiserror::Error;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +46,11 @@ pub struct Config {
     /// Time of the last renewal, for [`Config::check_health`]. Each election has its own.
     pub renewed: Renewed,
 }
+
+/// The lease of this name has been expired for [`EXPIRED_TOLERANCE`], and this process has not ended.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("failed election to renew leadership on lease {0}")]
+pub struct LeaseExpired(String);
 
 /// The time of a leader's last renewal; nothing while this process does not lead.
 #[derive(Clone, Debug, Default)]
@@ -73,11 +79,11 @@ impl Config {
     /// `HealthzAdaptor.Check`.
     ///
     /// # Errors
-    /// Upstream's words.
-    pub fn check_health(&self) -> Result<(), String> {
+    /// [`LeaseExpired`].
+    pub fn check_health(&self) -> Result<(), LeaseExpired> {
         let late = |at: &Instant| at.elapsed() > self.lease_duration.saturating_add(EXPIRED_TOLERANCE);
         match *self.renewed.0.lock() {
-            Some(at) if late(&at) => Err(format!("failed election to renew leadership on lease {}", self.lease_name)),
+            Some(at) if late(&at) => Err(LeaseExpired(self.lease_name.clone())),
             _ => Ok(()),
         }
     }

@@ -423,7 +423,7 @@ async fn leader_whose_lease_has_long_expired_is_unhealthy() {
     assert_eq!(config.check_health(), Ok(()), "expired for 20 s");
     sleep(Duration::from_millis(1)).await;
     let text = "failed election to renew leadership on lease kube-scheduler";
-    assert_eq!(config.check_health(), Err(text.to_owned()));
+    assert_eq!(config.check_health().map_err(|e| e.to_string()), Err(text.to_owned()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Summary};
+use proto::json::DecodeError;
+use thiserror::Error;
 
+use super::FlagError;
 use crate::flags::FlagSet;
+use crate::os::FileError;
 
 const UNEXPECTED: &str = "unexpected";
 
@@ -18,25 +22,24 @@ impl AllowList {
     ///
     /// # Errors
     /// A key that is not a family and a label.
-    pub(super) fn read(flags: &FlagSet) -> Result<Self, String> {
+    pub(super) fn read(flags: &FlagSet) -> Result<Self, FlagError> {
         let mut pairs = flags.map("allow-metric-labels");
         let manifest = flags.string("allow-metric-labels-manifest");
         if !manifest.is_empty() {
             match read_manifest(&manifest) {
                 Ok(listed) => pairs.extend(listed),
-                Err(why) => tracing::error!(manifest, why, "Failed to read the manifest of allowed metric labels"),
+                Err(why) => tracing::error!(manifest, %why, "Failed to read the manifest of allowed metric labels"),
             }
         }
         Self::of(pairs)
     }
 
-    fn of(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, String> {
+    fn of(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, FlagError> {
         let mut allowed = Self::default();
         for (key, values) in pairs {
             let Some((family, label)) = key.split_once(',').filter(|(f, l)| is_name(f, true) && is_name(l, false))
             else {
-                let format = "`metricName,labelName=labelValue, labelValue,...`";
-                return Err(format!("--allow-metric-labels must have a list of kv pair with format {format}"));
+                return Err(FlagError::AllowedLabels);
             };
             let label = allowed.0.entry(family.to_owned()).or_default().entry(label.to_owned()).or_default();
             label.extend(values.split(',').map(str::to_owned));
@@ -70,11 +73,24 @@ fn is_name(text: &str, colons: bool) -> bool {
     first && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':'))
 }
 
-fn read_manifest(path: &str) -> Result<Vec<(String, String)>, String> {
+/// Errors of reading a manifest of allowed labels.
+#[derive(Debug, Error)]
+enum ManifestError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Yaml(#[from] DecodeError),
+    #[error("it is no map")]
+    NoMap,
+    #[error("its values are no texts")]
+    NoTexts,
+}
+
+fn read_manifest(path: &str) -> Result<Vec<(String, String)>, ManifestError> {
     let bytes = crate::os::read(path)?;
-    let tree = proto::yaml::decode_any(&bytes).map_err(|e| e.to_string())?;
-    let listed = tree.as_object().ok_or("it is no map")?;
-    let text = |v: &proto::Value| v.as_str().map(str::to_owned).ok_or("its values are no texts");
+    let tree = proto::yaml::decode_any(&bytes)?;
+    let listed = tree.as_object().ok_or(ManifestError::NoMap)?;
+    let text = |v: &proto::Value| v.as_str().map(str::to_owned).ok_or(ManifestError::NoTexts);
     listed.iter().map(|(key, values)| Ok((key.clone(), text(values)?))).collect()
 }
 
@@ -128,7 +144,7 @@ mod tests {
     use prometheus::core::Collector as _;
     use prometheus::{CounterVec, HistogramOpts, HistogramVec, Opts};
 
-    fn list(pairs: &[(&str, &str)]) -> Result<AllowList, String> {
+    fn list(pairs: &[(&str, &str)]) -> Result<AllowList, FlagError> {
         AllowList::of(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
     }
 

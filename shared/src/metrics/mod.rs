@@ -51,11 +51,26 @@ fn global() -> &'static Global {
     GLOBAL.get_or_init(Global::default)
 }
 
+/// Errors of the flags about metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FlagError {
+    /// A key of `--allow-metric-labels` is no family and label.
+    #[error(
+        "--allow-metric-labels must have a list of kv pair with format `metricName,labelName=labelValue, labelValue,...`"
+    )]
+    AllowedLabels,
+    /// `--show-hidden-metrics-for-version` names another minor release than this one, which is the previous.
+    #[error(
+        "--show-hidden-metrics-for-version must be omitted or have the value '1.{0}'. Only the previous minor version is allowed"
+    )]
+    HiddenMetrics(u32),
+}
+
 /// Notes the start time, the gates in force and what the flags say of metrics.
 ///
 /// # Errors
 /// A flag that makes no sense.
-pub(crate) fn start(flags: &FlagSet) -> Result<(), String> {
+pub(crate) fn start(flags: &FlagSet) -> Result<(), FlagError> {
     process::start_time();
     set_feature_gates(flags.feature_gates());
     if flags.knows("disabled-metrics") {
@@ -67,14 +82,12 @@ pub(crate) fn start(flags: &FlagSet) -> Result<(), String> {
 }
 
 /// Checks `--show-hidden-metrics-for-version`. None of the metrics here is hidden, so there is nothing more to do.
-fn check_hidden(flags: &FlagSet) -> Result<(), String> {
+fn check_hidden(flags: &FlagSet) -> Result<(), FlagError> {
     let before = crate::version::Emulation::default().least();
     match flags.string("show-hidden-metrics-for-version").as_str() {
         "" => Ok(()),
         text if text == format!("1.{before}") => Ok(()),
-        _ => Err(format!(
-            "--show-hidden-metrics-for-version must be omitted or have the value '1.{before}'. Only the previous minor version is allowed"
-        )),
+        _ => Err(FlagError::HiddenMetrics(before)),
     }
 }
 

@@ -98,23 +98,23 @@ fn vmodule(value: Option<&Value>) -> String {
     items.filter_map(pair).collect::<Vec<_>>().join(",")
 }
 
-fn set_format(format: &str) -> Result<(), String> {
+/// Unknown value of `--logging-format`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("format: Invalid value: {}: Unsupported log format. Valid values: json, text", go_quote(.0))]
+pub(super) struct FormatError(String);
+
+fn set_format(format: &str) -> Result<(), FormatError> {
     let json = match format {
         "text" | "" => false,
         "json" => true,
-        other => {
-            return Err(format!(
-                "format: Invalid value: {}: Unsupported log format. Valid values: json, text",
-                go_quote(other)
-            ));
-        }
+        other => return Err(FormatError(other.to_owned())),
     };
     JSON.store(json, Ordering::Relaxed);
     Ok(())
 }
 
 /// Installs the subscriber. A second call in one process changes nothing.
-pub(super) fn start(flags: &FlagSet) -> Result<(), String> {
+pub(super) fn start(flags: &FlagSet) -> Result<(), FormatError> {
     set_format(&flags.string("logging-format"))?;
     let verbosity = u32::try_from(flags.integer("v")).unwrap_or(0);
     VERBOSITY.store(verbosity, Ordering::Relaxed);
@@ -314,7 +314,7 @@ mod tests {
             serde_json::json!([{"filePattern": "proxier", "verbosity": 5}, {"filePattern": "a*", "verbosity": 2}]);
         assert_eq!(vmodule(Some(&listed)), "proxier=5,a*=2");
         assert_eq!(vmodule(None), "");
-        assert!(set_format("yaml").is_err_and(|why| why.contains("Unsupported log format")));
+        assert!(set_format("yaml").is_err_and(|why| why.to_string().contains("Unsupported log format")));
     }
 
     #[test]

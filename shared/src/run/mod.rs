@@ -19,7 +19,7 @@ pub use blocks::Blocks;
 pub use log::{set_logging, set_verbosity, verbosity};
 pub use memory::release_memory;
 pub use names::settle_names;
-pub use tasks::{TaskGroup, contained, contained_async, panic_text};
+pub use tasks::{Panic, TaskGroup, contained, contained_async, panic_text};
 pub use watchdog::{Polls, apart, measure_polls, measured, measured_polls, process_time};
 
 /// Most threads for work that blocks.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
+use crate::flags::{NumberError, NumberProblem};
+
 /// Tells systemd that the process serves (`READY=1`).
 pub fn notify_ready() {
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
@@ -21,26 +23,45 @@ pub fn notify_alive() -> std::io::Result<()> {
     sd_notify::notify(&[NotifyState::Watchdog])
 }
 
+/// Errors of the variables that systemd sets, in the words of go-systemd.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WatchdogError {
+    /// A variable is no number.
+    #[error("error converting {variable}: {source}")]
+    Number {
+        /// Name of the variable.
+        variable: &'static str,
+        /// Problem of its value.
+        source: NumberError,
+    },
+    /// The time is not positive.
+    #[error("error WATCHDOG_USEC must be a positive number")]
+    NotPositive,
+}
+
 /// The time within which systemd wants to hear that this process is well: `WatchdogSec=` of its unit. Answers for
 /// `SdWatchdogEnabled`.
 ///
 /// # Errors
-/// When the environment that systemd sets does not hold what it should, in upstream's words.
-pub fn watchdog() -> Result<Option<Duration>, String> {
+/// When the environment that systemd sets does not hold what it should.
+pub fn watchdog() -> Result<Option<Duration>, WatchdogError> {
     let variable = |name| std::env::var(name).unwrap_or_default();
     watchdog_of(&variable("WATCHDOG_USEC"), &variable("WATCHDOG_PID"), std::process::id())
 }
 
 /// Judges the variables of the watchdog for the process `own`; an empty one is not set.
-fn watchdog_of(microseconds: &str, pid: &str, own: u32) -> Result<Option<Duration>, String> {
+fn watchdog_of(microseconds: &str, pid: &str, own: u32) -> Result<Option<Duration>, WatchdogError> {
     if microseconds.is_empty() {
         return Ok(None);
     }
-    let number = |name: &str, text: &str| -> Result<i64, String> {
-        text.parse().map_err(|_| format!("error converting {name}: strconv.Atoi: parsing {text:?}: invalid syntax"))
+    let number = |variable: &'static str, text: &str| -> Result<i64, WatchdogError> {
+        text.parse::<i64>().map_err(|_| {
+            let source = NumberError::new("Atoi", text, NumberProblem::Syntax);
+            WatchdogError::Number { variable, source }
+        })
     };
     let Ok(interval @ 1..) = u64::try_from(number("WATCHDOG_USEC", microseconds)?) else {
-        return Err("error WATCHDOG_USEC must be a positive number".to_owned());
+        return Err(WatchdogError::NotPositive);
     };
     let other = !pid.is_empty() && number("WATCHDOG_PID", pid)? != i64::from(own);
     Ok((!other).then(|| Duration::from_micros(interval)))
@@ -95,7 +116,8 @@ mod tests {
             ("1", "me", Err("error converting WATCHDOG_PID: strconv.Atoi: parsing \"me\": invalid syntax")),
         ] {
             let expected = expected.map_err(str::to_owned);
-            assert_eq!(super::watchdog_of(microseconds, pid, 7), expected, "{microseconds:?} {pid:?}");
+            let found = super::watchdog_of(microseconds, pid, 7).map_err(|e| e.to_string());
+            assert_eq!(found, expected, "{microseconds:?} {pid:?}");
         }
     }
 

@@ -51,24 +51,33 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
+/// A caught panic; its text is the panic's message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Panic {
+    message: String,
+}
+
 /// Runs work that belongs to one object or key, so that its panic belongs to that one, too: the process goes on.
 ///
 /// # Errors
-/// The panic's message.
-pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(message)
+/// [`Panic`].
+pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(Panic::of)
 }
 
 /// Does as [`contained`] for work that waits.
 ///
 /// # Errors
-/// The panic's message.
-pub async fn contained_async<T>(work: impl Future<Output = T>) -> Result<T, String> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(message)
+/// [`Panic`].
+pub async fn contained_async<T>(work: impl Future<Output = T>) -> Result<T, Panic> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(Panic::of)
 }
 
-fn message(panic: Box<dyn Any + Send>) -> String {
-    panic_text(&*panic).unwrap_or("unknown panic").to_owned()
+impl Panic {
+    fn of(payload: Box<dyn Any + Send>) -> Self {
+        Self { message: panic_text(&*payload).unwrap_or("unknown panic").to_owned() }
+    }
 }
 
 impl TaskGroup {

@@ -34,7 +34,21 @@ impl Probe {
     }
 }
 
-type Ask = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Failed check, with the reason that goes into the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unhealthy {
+    reason: String,
+}
+
+impl Unhealthy {
+    /// Fails a check for a reason.
+    pub fn new(reason: impl std::fmt::Display) -> Self {
+        Self { reason: reason.to_string() }
+    }
+}
+
+type Ask = Arc<dyn Fn() -> Result<(), Unhealthy> + Send + Sync>;
 
 /// Counts of a check's results, and the last one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +93,7 @@ struct Check {
 }
 
 impl Check {
-    fn run(&self) -> Result<(), String> {
+    fn run(&self) -> Result<(), Unhealthy> {
         let answer = (self.ask)();
         self.tally.lock().note(answer.is_ok());
         answer
@@ -107,7 +121,7 @@ pub struct HealthResponse {
 
 impl HealthResponse {
     /// Of one check that was asked for by name.
-    pub fn of_one(outcome: Result<(), String>) -> Self {
+    pub fn of_one(outcome: Result<(), Unhealthy>) -> Self {
         match outcome {
             Ok(()) => Self { code: 200, body: "ok".to_owned() },
             Err(why) => Self { code: 500, body: format!("internal server error: {why}\n") },
@@ -130,7 +144,7 @@ impl Health {
     }
 
     /// Adds a check to some of the paths. It must answer at once: whoever needs I/O keeps a result ready.
-    pub fn add(&self, probes: &[Probe], name: &str, check: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
+    pub fn add(&self, probes: &[Probe], name: &str, check: impl Fn() -> Result<(), Unhealthy> + Send + Sync + 'static) {
         let ask: Ask = Arc::new(check);
         for probe in probes {
             let check = Check { name: name.to_owned(), ask: Arc::clone(&ask), tally: Mutex::default() };
@@ -142,7 +156,7 @@ impl Health {
     pub fn add_shutdown(&self, shutdown: &Shutdown) {
         let shutdown = shutdown.clone();
         self.add(&[Probe::Readyz], "shutdown", move || {
-            if shutdown.is_triggered() { Err("process is shutting down".to_owned()) } else { Ok(()) }
+            if shutdown.is_triggered() { Err(Unhealthy::new("process is shutting down")) } else { Ok(()) }
         });
     }
 
@@ -210,7 +224,7 @@ impl Report {
     }
 
     /// Adds the result of a check. The reason of a failure stays in the log: anybody may ask for health.
-    pub fn note(&mut self, name: &str, outcome: Result<(), String>) {
+    pub fn note(&mut self, name: &str, outcome: Result<(), Unhealthy>) {
         let said = if outcome.is_ok() { format!("[+]{name} ok") } else { format!("[-]{name} failed: reason withheld") };
         let _ = writeln!(self.text, "{said}");
         self.failed.extend(outcome.err().map(|why| format!("{name}: {why}")));
@@ -254,7 +268,7 @@ mod tests {
     fn upstreams_texts() {
         let health = Health::with_ping();
         health.add(&[Probe::Livez, Probe::Readyz], "etcd", || Ok(()));
-        health.add(&[Probe::Readyz], "informer-sync", || Err("2 informers not started".into()));
+        health.add(&[Probe::Readyz], "informer-sync", || Err(Unhealthy::new("2 informers not started")));
         let table = [
             ("/healthz", "", 200, "ok"),
             ("/healthz", "verbose", 200, "[+]ping ok\nhealthz check passed\n"),

@@ -36,7 +36,7 @@ use crate::run::{Shutdown, TaskGroup};
 use crate::upgrade::{self, Listening, Secured};
 pub use access::{AttributesOf, Denials, Requested, path_attributes};
 pub use delegated::{Delegated, DelegatedOptions};
-pub use health::{Health, HealthResponse, Probe, Report, Tally, slis};
+pub use health::{Health, HealthResponse, Probe, Report, Tally, Unhealthy, slis};
 pub use logs::{Found, logs};
 pub use pages::{Configz, Debugging, Query, verbosity, verbosity_index, verbosity_pages};
 pub use profiles::{profile, profiler_pages};

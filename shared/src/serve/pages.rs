@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::Health;
 use super::profiles::profiler_pages;
 use super::zpages::{self, PageForm, ZPage};
-use crate::flags::FlagSet;
-use crate::status::{Status, go_quote};
+use crate::flags::{FlagSet, NumberError, NumberProblem};
+use crate::status::Status;
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -223,16 +223,26 @@ pub fn verbosity(method: &Method, level: &str) -> HttpResponse {
         .body(line)
 }
 
+/// Errors of reading a level, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum LevelError {
+    /// No number without a sign.
+    #[error(transparent)]
+    Number(#[from] NumberError),
+    /// klog, whose levels have a sign, refuses it.
+    #[error("failed set klog.logging.verbosity {text}: {source}")]
+    Klog { text: String, source: NumberError },
+}
+
 /// A level, as Go reads it first without a sign and then with one.
-fn read_level(text: &str) -> Result<u32, String> {
+fn read_level(text: &str) -> Result<u32, LevelError> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let quoted = go_quote(text);
+    let number = |function, problem| NumberError::new(function, text, problem);
     match text.parse::<u32>() {
-        _ if !digits => Err(format!("strconv.ParseUint: parsing {quoted}: invalid syntax")),
-        Err(_) => Err(format!("strconv.ParseUint: parsing {quoted}: value out of range")),
+        _ if !digits => Err(number("ParseUint", NumberProblem::Syntax).into()),
+        Err(_) => Err(number("ParseUint", NumberProblem::Range).into()),
         Ok(level) if i32::try_from(level).is_err() => {
-            let why = format!("strconv.ParseInt: parsing {quoted}: value out of range");
-            Err(format!("failed set klog.logging.verbosity {text}: {why}"))
+            Err(LevelError::Klog { text: text.to_owned(), source: number("ParseInt", NumberProblem::Range) })
         }
         Ok(level) => Ok(level),
     }
@@ -292,7 +302,7 @@ mod tests {
                 ),
             ),
         ] {
-            assert_eq!(read_level(text), want.map_err(str::to_owned), "{text}");
+            assert_eq!(read_level(text).map_err(|e| e.to_string()), want.map_err(str::to_owned), "{text}");
         }
         assert_eq!(verbosity(&Method::GET, "4").status(), StatusCode::NOT_ACCEPTABLE);
     }

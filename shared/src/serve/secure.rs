@@ -10,6 +10,7 @@ use rustls::server::ResolvesServerCert;
 use super::ServeError;
 use crate::cert::{self, CertError, PemPair, ReloadingKey, SniKeys, TlsOptions};
 use crate::flags::FlagSet;
+use crate::os::FileError;
 
 /// Keys and rules of a TLS port.
 #[derive(Clone)]
@@ -156,8 +157,7 @@ fn write_pair(pair: &PemPair, certificate: &Path, key: &Path) -> Result<(), Cert
         options.write(true).create(true).truncate(true).mode(mode).open(path)?.write_all(text.as_bytes())
     };
     for (path, mode, text) in [(certificate, 0o644, &pair.certificate), (key, 0o600, &pair.key)] {
-        write(path, mode, text)
-            .map_err(|e| CertError::File(format!("open {}: {}", path.display(), crate::os::explain(&e))))?;
+        write(path, mode, text).map_err(|e| CertError::File(FileError::new("open", path.display().to_string(), &e)))?;
     }
     Ok(())
 }

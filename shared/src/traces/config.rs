@@ -1,6 +1,7 @@
 //! `TracingConfiguration` of component-base: a part of other configurations, and a file of its own for kube-apiserver.
 
 use proto::Value;
+use proto::json::DecodeError;
 use serde::Deserialize;
 
 use crate::status::field::{Error, Path, aggregate};
@@ -45,6 +46,19 @@ pub(super) enum CollectorAddress {
     Abstract(String),
 }
 
+/// Errors of a configuration's form, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum FormatError {
+    #[error(transparent)]
+    Yaml(#[from] DecodeError),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("Object 'Kind' is missing")]
+    NoKind,
+    #[error("no kind {kind:?} is registered for version {version:?}")]
+    UnknownKind { kind: String, version: String },
+}
+
 impl Configuration {
     /// Reads the file of `--tracing-config-file`.
     ///
@@ -62,15 +76,15 @@ impl Configuration {
         Ok(read)
     }
 
-    fn read(text: &[u8]) -> Result<Self, String> {
-        let json = proto::yaml::to_json(text).map_err(|e| e.to_string())?;
-        let file: File = serde_json::from_slice(&json).map_err(|e| e.to_string())?;
+    fn read(text: &[u8]) -> Result<Self, FormatError> {
+        let json = proto::yaml::to_json(text)?;
+        let file: File = serde_json::from_slice(&json)?;
         let version = file.api_version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/'));
         if file.kind.is_empty() {
-            return Err("Object 'Kind' is missing".to_owned());
+            return Err(FormatError::NoKind);
         }
         if file.kind != KIND || !version.is_some_and(|version| VERSIONS.contains(&version)) {
-            return Err(format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version));
+            return Err(FormatError::UnknownKind { kind: file.kind, version: file.api_version });
         }
         Ok(file.configuration)
     }
@@ -160,7 +174,8 @@ mod tests {
                 Err("no kind \"TracingConfiguration\" is registered for version \"apiserver.config.k8s.io/v2\""),
             ),
         ] {
-            assert_eq!(read(&text).as_deref().map_err(String::as_str), want, "{text}");
+            let got = read(&text).map_err(|e| e.to_string());
+            assert_eq!(got.as_deref().map_err(String::as_str), want, "{text}");
         }
     }
 

@@ -8,7 +8,7 @@ use proto::{json, protobuf};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{from_json, from_protobuf};
+use super::{ReadError, from_json, from_protobuf};
 
 /// Counts of the objects of a kind.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ fn read<T: DeserializeOwned>(schema: &'static Message, object: &Value, outcome: 
     outcome.taken += 1;
     let mut sent = Vec::new();
     json::encode(schema, &decoded.value, &mut sent);
-    let mut note = |form: &str, read: Result<T, String>| {
+    let mut note = |form: &str, read: Result<T, ReadError>| {
         if let Err(why) = read {
             outcome.refused.push((text.clone(), format!("{form}: {why}")));
         }

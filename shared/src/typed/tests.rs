@@ -6,7 +6,7 @@ use super::*;
 
 fn read<T: DeserializeOwned + k8s_openapi::Resource>(object: &Value) -> Result<T, String> {
     let schema = || proto::schema::kind_of(T::API_VERSION, T::KIND);
-    from_json(schema, object.to_string().as_bytes())
+    from_json(schema, object.to_string().as_bytes()).map_err(|error| error.to_string())
 }
 
 #[test]

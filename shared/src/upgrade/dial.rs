@@ -10,8 +10,6 @@ use actix_web::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-use super::leftover;
-
 const LONGEST_HEAD: usize = 64 << 10;
 /// Of a refusal's body, so much is read.
 const LONGEST_BODY: usize = 64 << 10;
@@ -142,4 +140,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(cx)
     }
+}
+
+/// Joins what was read too much with what comes after it.
+fn leftover(buffer: &mut BytesMut, at: usize) -> Bytes {
+    buffer.split_off(at).freeze()
 }

@@ -41,7 +41,6 @@ use actix_web::body::BodyStream;
 use actix_web::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING, UPGRADE};
 use actix_web::http::{StatusCode, Version};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
-use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, DuplexStream, ReadBuf};
 use tokio::time::timeout;
@@ -50,14 +49,10 @@ use tokio_util::io::ReaderStream;
 use crate::connections::Standing;
 pub use dial::{Dialed, RequestHead, ResponseHead, Rewound, dial};
 pub use listen::{Listening, Secured, serve};
+use request_head::{ASKED, REFUSED};
 
 /// Bytes that may wait between the two sides of a connection, each way.
 const BUFFER: usize = 64 << 10;
-/// Header with the requested upgrade; see [`http1_filter`].
-const ASKED: &str = "x-ironclad-upgrade";
-/// Header with the refusal of a head; see [`request_head`].
-const REFUSED: &str = "x-ironclad-refused";
-
 /// The protocol that a request wants to switch to: `SPDY/3.1`, `websocket`, …
 pub fn protocol(request: &HttpRequest) -> Option<String> {
     let headers = request.headers();
@@ -223,9 +218,4 @@ where
     if let Err(Broke::Heard(error) | Broke::Said(error)) = ended {
         tracing::debug!(%error, "Upgraded connection failed");
     }
-}
-
-/// Joins what was read too much with what comes after it.
-fn leftover(buffer: &mut BytesMut, at: usize) -> Bytes {
-    buffer.split_off(at).freeze()
 }

@@ -4,6 +4,11 @@
 
 use crate::url::Url;
 
+/// Header with the requested upgrade; see [`super::http1_filter`].
+pub(super) const ASKED: &str = "x-ironclad-upgrade";
+/// Header with the refusal of a head; see [`parse`].
+pub(super) const REFUSED: &str = "x-ironclad-refused";
+
 /// The longest head that is taken: Go's megabyte, and what it allows beyond.
 pub(super) const LONGEST: usize = (1 << 20) + (4 << 10);
 /// The longest head, and the most headers, that the library here takes. Of what is more it is told what it has to know.
@@ -12,8 +17,7 @@ const MOST_HEADERS: usize = 96;
 /// The longest target that its type for targets holds. (Go has no limit of its own.)
 const LONGEST_TARGET: usize = u16::MAX as usize - 1;
 /// Headers that the library needs.
-const KNOWN: [&str; 7] =
-    ["host", "connection", "upgrade", "content-length", "transfer-encoding", super::ASKED, super::REFUSED];
+const KNOWN: [&str; 7] = ["host", "connection", "upgrade", "content-length", "transfer-encoding", ASKED, REFUSED];
 
 /// Refusal of a request: code and text.
 pub(super) type Refused = (u16, &'static str);
@@ -264,7 +268,7 @@ fn mark(fields: &mut Fields) -> bool {
     if !wanted.eq_ignore_ascii_case(b"websocket") {
         drop_all(fields, "upgrade");
         fields.push(("Upgrade".to_owned(), b"websocket".to_vec()));
-        fields.push((super::ASKED.to_owned(), wanted));
+        fields.push((ASKED.to_owned(), wanted));
     }
     true
 }
@@ -294,8 +298,8 @@ pub(super) fn parse(head: &[u8]) -> Result<Head, Refused> {
     let line = Line::read(head)?;
     let after = head.iter().position(|byte| *byte == b'\n').map_or(head.len(), |at| at + 1);
     let mut fields = fields(&head[after..])?;
-    drop_all(&mut fields, super::ASKED);
-    drop_all(&mut fields, super::REFUSED);
+    drop_all(&mut fields, ASKED);
+    drop_all(&mut fields, REFUSED);
     if values(&fields, "host").len() > 1 {
         return Err(BAD);
     }
@@ -348,7 +352,7 @@ fn put_aside(fields: &mut Fields, line: usize) -> Fields {
 
 /// The request that takes the place of one that is refused: answers have to come in order, and this has its turn.
 pub(super) fn in_place((code, text): Refused) -> Vec<u8> {
-    let note = super::REFUSED;
+    let note = REFUSED;
     format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{note}: {code} {text}\r\n\r\n").into_bytes()
 }
 

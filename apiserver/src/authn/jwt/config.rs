@@ -143,7 +143,7 @@ pub fn from_flags(flags: &FlagSet, own: &[String]) -> Result<Configured, String>
         if oidc {
             return Err("authentication-config file and oidc-* flags are mutually exclusive".to_owned());
         }
-        let content = os::read(&file)?;
+        let content = os::read(&file).map_err(|e| e.to_string())?;
         let configured = load(&content, ConfigConditions::from_flags(flags, own))?;
         if configured.anonymous.is_some() && flags.is_set("anonymous-auth") {
             return Err("--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file".to_owned());
@@ -177,7 +177,8 @@ fn from_oidc(flags: &FlagSet) -> Result<Issuer, String> {
         }
     }
     let ca_file = text("ca-file");
-    let ca = if ca_file.is_empty() { None } else { Some(String::from_utf8_lossy(&os::read(&ca_file)?).into_owned()) };
+    let read = |file: &str| os::read(file).map_err(|e| e.to_string());
+    let ca = if ca_file.is_empty() { None } else { Some(String::from_utf8_lossy(&read(&ca_file)?).into_owned()) };
     let claim = text("username-claim");
     // Names of different issuers must not be the same by accident, but addresses are unique.
     let prefix = match (text("username-prefix").as_str(), claim.as_str()) {

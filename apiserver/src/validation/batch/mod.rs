@@ -309,6 +309,6 @@ fn time_zone(zone: &str, path: &Path, out: &mut FieldErrors) {
         refuse("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones");
     }
     if let Err(why) = cron::zone(zone) {
-        refuse(&why);
+        refuse(&why.to_string());
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn ranges(object: &Value, out: &mut FieldErrors) {
     }
     for (i, one) in all.iter().enumerate() {
         if let Err(why) = strict_network(one) {
-            out.push(Error::invalid(path.index(i), *one, &why));
+            out.push(Error::invalid(path.index(i), *one, &why.to_string()));
         }
     }
 }

@@ -26,7 +26,7 @@ impl Flex {
         sizes: Sizes,
     ) -> Result<(), GrowthFailure> {
         let failed = |message| GrowthFailure { message, is_final: true, ..GrowthFailure::default() };
-        let driver = self.drivers.get(&volume.driver).await.map_err(failed)?;
+        let driver = self.drivers.get(&volume.driver).await.map_err(|error| failed(error.to_string()))?;
         let _guard = self.locks.lock(&key(volume)).await;
         let (device, at) = (self.device_of(volume).await.map_err(failed)?, self.folder(uid, volume));
         let (json, path) = (volume.json(BTreeMap::new()), at.display().to_string());

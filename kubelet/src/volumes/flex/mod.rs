@@ -155,7 +155,8 @@ impl Flex {
         facts: BTreeMap<String, String>,
         group: Option<VolumeGroup>,
     ) -> Result<(), StepFailure> {
-        let driver = self.drivers.get(&volume.driver).await.map_err(|error| ("MountVolume.SetUp", error))?;
+        let driver =
+            self.drivers.get(&volume.driver).await.map_err(|error| ("MountVolume.SetUp", error.to_string()))?;
         let key = key(volume);
         let _guard = self.locks.lock(&key).await;
         if driver.abilities.attach {
@@ -284,7 +285,7 @@ impl Flex {
             Err(error) => {
                 let place = folder.to_path_buf();
                 if blocking(move || mounts::is_mount_point(&place)).await? {
-                    return Err(error);
+                    return Err(error.to_string());
                 }
             }
         }
@@ -355,7 +356,8 @@ impl Flex {
     }
 
     async fn take_down(&self, key: &Key) -> Result<(), String> {
-        let (driver, folder): (Arc<FlexDriver>, _) = (self.drivers.get(&key.0).await?, self.device_folder(key));
+        let (driver, folder): (Arc<FlexDriver>, _) =
+            (self.drivers.get(&key.0).await.map_err(|error| error.to_string())?, self.device_folder(key));
         let place = folder.clone();
         if blocking(move || mounts::is_mount_point(&place)).await? {
             match driver.call("unmountdevice", &[&folder.display().to_string()]).await {

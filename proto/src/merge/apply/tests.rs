@@ -450,7 +450,7 @@ fn who_cannot_be_told_is_in_the_way() {
     ] {
         let live = live(version, more.clone());
         let applied = apply(v2, &live, &config, &write, false);
-        assert_eq!(applied.err(), why.map(|why| Error::Unknown(why.to_owned())), "{version} {more}");
+        assert_eq!(applied.err().map(|e| e.to_string()).as_deref(), why, "{version} {more}");
         let mut new = live.clone();
         new["spec"]["minReplicas"] = json!(2);
         update(v2, &live, &mut new, &write);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::cluster::Cluster;
-use crate::framework::extender::{Extender, Filtered, Victims, Weighed};
+use crate::framework::extender::{Extender, ExtenderError, Filtered, Victims, Weighed};
 use crate::model::{NodeInfo, PodInfo};
 
 pub(super) struct Flaky {
@@ -36,9 +36,9 @@ impl Extender for Flaky {
         self.binds
     }
 
-    fn filter(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, String> {
+    fn filter(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Filtered, ExtenderError> {
         if self.cluster.happens(8) {
-            return Err("context deadline exceeded".to_owned());
+            return Err(ExtenderError::Refused("context deadline exceeded".to_owned()));
         }
         let names = || nodes.iter().map(|n| n.name().to_string());
         if self.cluster.happens(8) {
@@ -48,21 +48,25 @@ impl Extender for Flaky {
         Ok(Filtered { fine: names().collect(), ..Filtered::default() })
     }
 
-    fn prioritize(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<Weighed>, String> {
+    fn prioritize(&self, _: &PodInfo, nodes: &[&NodeInfo]) -> Result<Option<Weighed>, ExtenderError> {
         if self.cluster.happens(4) {
-            return Err("no scores".to_owned());
+            return Err(ExtenderError::Refused("no scores".to_owned()));
         }
         Ok(Some((nodes.iter().map(|n| (n.name().to_string(), 7)).collect(), 1)))
     }
 
-    fn preempt(&self, _: &PodInfo, victims: &HashMap<String, Victims>) -> Result<HashMap<String, Victims>, String> {
-        if self.cluster.happens(4) { Err("no answer".to_owned()) } else { Ok(victims.clone()) }
+    fn preempt(
+        &self,
+        _: &PodInfo,
+        victims: &HashMap<String, Victims>,
+    ) -> Result<HashMap<String, Victims>, ExtenderError> {
+        if self.cluster.happens(4) { Err(ExtenderError::Refused("no answer".to_owned())) } else { Ok(victims.clone()) }
     }
 
-    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), String> {
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ExtenderError> {
         if self.cluster.happens(6) {
-            return Err("refused".to_owned());
+            return Err(ExtenderError::Refused("refused".to_owned()));
         }
-        self.cluster.assign(pod, node).map_err(|e| e.to_string())
+        self.cluster.assign(pod, node).map_err(|e| ExtenderError::Refused(e.to_string()))
     }
 }

@@ -8,6 +8,9 @@ use crate::framework::rule::{Depends, Rules};
 use crate::framework::{CycleState, Threads};
 use crate::model::PodInfo;
 
+/// Rows in all tables together; about 60 bytes each.
+pub(super) const MAX_ROWS: usize = 1 << 20;
+
 /// Rules in place of a Score, with the Score that normalises and its weight.
 pub(super) type Soft = (Named<dyn Rules>, Arc<dyn Score>, i64);
 

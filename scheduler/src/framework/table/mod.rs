@@ -15,6 +15,7 @@ use std::time::Instant;
 use rand::Rng;
 
 pub use self::layout::Layout;
+use self::layout::MAX_ROWS;
 use self::rows::Table;
 pub(super) use self::rows::invalid as invalid_score;
 use super::diagnosis::{Diagnosis, Failure};
@@ -26,8 +27,6 @@ use super::status::Status;
 use crate::metrics::{Flushed, Point, observe_point, timed};
 use crate::model::{Demand, PodInfo};
 
-/// Rows in all tables together; about 60 bytes each.
-const MAX_ROWS: usize = 1 << 20;
 /// Demands that are remembered at all.
 const MAX_DEMANDS: usize = 4096;
 /// Clusters of up to this many nodes get their tables at once: all nodes would be looked at anyway.

@@ -10,8 +10,7 @@ use std::ops::Range;
 
 use rand::Rng;
 
-use super::MAX_ROWS;
-use super::layout::{Layout, Skips};
+use super::layout::{Layout, MAX_ROWS, Skips};
 use crate::framework::domains::Touched;
 use crate::framework::plugin::{Context, MAX_NODE_SCORE, Score};
 use crate::framework::rule::NodeRule;

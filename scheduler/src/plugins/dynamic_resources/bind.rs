@@ -26,7 +26,7 @@ pub(super) async fn reserve(
     allocate: Option<&AllocationResult>,
     pod: &PodInfo,
     stamp: bool,
-) -> Result<ResourceClaim, String> {
+) -> Result<ResourceClaim, WriteError> {
     let mut claim = claim.clone();
     for attempt in 1.. {
         match attempt_once(api, &mut claim, allocate, pod, stamp).await {
@@ -37,17 +37,43 @@ pub(super) async fn reserve(
                 claim = api
                     .resource_claim(&namespace, name(&claim))
                     .await
-                    .map_err(|e| format!("get updated claim {} after conflict: {e}", full_name(&claim)))?;
+                    .map_err(|source| WriteError::GetUpdated { claim: full_name(&claim), source })?;
             }
             Err(Refused::Conflict(why) | Refused::Final(why)) => return Err(why),
         }
     }
-    Err(String::new())
+    Err(WriteError::Tries)
+}
+
+/// Errors of writing a claim, or a pod's status that names one, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
+    #[error("get updated claim {claim} after conflict: {source}")]
+    GetUpdated { claim: String, source: ApiError },
+    #[error("claim {0} got deleted in the meantime")]
+    Deleted(String),
+    #[error("claim {0} got allocated elsewhere in the meantime")]
+    Allocated(String),
+    #[error("{action} {claim}: {source}")]
+    Update { action: &'static str, claim: String, source: ApiError },
+    #[error("create claim for extended resources {claim}: {source}")]
+    Create { claim: String, source: ApiError },
+    #[error("update pod {pod} ExtendedResourceClaimStatus: {source}")]
+    Pod { pod: String, source: ApiError },
+    #[error("get resourceclaim {claim}: {source}")]
+    Get { claim: String, source: ApiError },
+    #[error("update resourceclaim {claim}: {source}")]
+    RemoveFinalizer { claim: String, source: ApiError },
+    #[error(transparent)]
+    Delete(#[from] ApiError),
+    /// Others write it again and again.
+    #[error("the claim is written again and again by others")]
+    Tries,
 }
 
 enum Refused {
-    Conflict(String),
-    Final(String),
+    Conflict(WriteError),
+    Final(WriteError),
 }
 
 async fn attempt_once(
@@ -58,16 +84,17 @@ async fn attempt_once(
     stamp: bool,
 ) -> Result<ResourceClaim, Refused> {
     let who = full_name(claim);
-    let refused = |what: &str, e: ApiError| {
-        let text = format!("{what} {who}: {e}");
-        if e.code == CONFLICT { Refused::Conflict(text) } else { Refused::Final(text) }
+    let refused = |action: &'static str, source: ApiError| {
+        let conflict = source.code == CONFLICT;
+        let error = WriteError::Update { action, claim: who.clone(), source };
+        if conflict { Refused::Conflict(error) } else { Refused::Final(error) }
     };
     if claim.metadata.deletion_timestamp.is_some() {
-        return Err(Refused::Final(format!("claim {who} got deleted in the meantime")));
+        return Err(Refused::Final(WriteError::Deleted(who)));
     }
     if let Some(wanted) = allocate {
         if allocation(claim).is_some() {
-            return Err(Refused::Final(format!("claim {who} got allocated elsewhere in the meantime")));
+            return Err(Refused::Final(WriteError::Allocated(who)));
         }
         let finalizers = claim.metadata.finalizers.get_or_insert_default();
         if !finalizers.iter().any(|f| f == FINALIZER) {
@@ -96,7 +123,7 @@ async fn attempt_once(
 ///
 /// # Errors
 /// Upstream's words.
-pub(super) async fn delete(api: &dyn Api, claim: &ResourceClaim) -> Result<(), String> {
+pub(super) async fn delete(api: &dyn Api, claim: &ResourceClaim) -> Result<(), WriteError> {
     let mut claim = claim.clone();
     for attempt in 1.. {
         claim.metadata.finalizers.get_or_insert_default().retain(|f| f != FINALIZER);
@@ -109,12 +136,12 @@ pub(super) async fn delete(api: &dyn Api, claim: &ResourceClaim) -> Result<(), S
                 claim = api
                     .resource_claim(&namespace, name(&claim))
                     .await
-                    .map_err(|e| format!("get resourceclaim {who}: {e}"))?;
+                    .map_err(|source| WriteError::Get { claim: who, source })?;
             }
-            Err(e) => return Err(format!("update resourceclaim {}: {e}", full_name(&claim))),
+            Err(source) => return Err(WriteError::RemoveFinalizer { claim: full_name(&claim), source }),
         }
     }
-    api.delete_resource_claim(&claim).await.map_err(|e| e.to_string())
+    Ok(api.delete_resource_claim(&claim).await?)
 }
 
 /// The claim without its allocation.

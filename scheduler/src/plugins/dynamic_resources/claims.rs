@@ -36,23 +36,41 @@ pub(super) fn reserved_for(claim: &ResourceClaim, pod: &PodInfo) -> bool {
     list.into_iter().flatten().any(|r| r.uid == *pod.uid)
 }
 
+/// Errors of a pod's claims, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ClaimError {
+    /// A claim that is made for the pod is not there yet.
+    #[error("pod \"{0}\": ResourceClaim not created yet")]
+    NotCreated(String),
+    /// An entry names neither a claim nor a template.
+    #[error("pod \"{pod}\", spec.resourceClaim \"{entry}\": none of the supported fields are set")]
+    NoSource { pod: String, entry: String },
+    /// A claim is not there.
+    #[error("could not find resource claim \"{0}\"")]
+    NotFound(String),
+    /// A claim is going.
+    #[error("resourceclaim {0:?} is being deleted")]
+    Deleting(String),
+    /// A claim of the name of the pod's belongs to another.
+    #[error("ResourceClaim {claim} was not created for pod {pod} (pod is not owner)")]
+    Foreign { claim: String, pod: String },
+}
+
 /// The name of an entry's claim, if it has one, and whether the claim must belong to the pod.
 ///
 /// # Errors
 /// Upstream's words when it is not known yet.
-pub(super) fn named<'a>(pod: &PodInfo, entry: &'a PodClaim) -> Result<Option<(&'a str, bool)>, String> {
+pub(super) fn named<'a>(pod: &PodInfo, entry: &'a PodClaim) -> Result<Option<(&'a str, bool)>, ClaimError> {
     match &entry.source {
         ClaimSource::Named(name) => Ok(Some((name, false))),
         ClaimSource::Generated(Some(name)) => Ok(name.as_deref().map(|n| (n, true))),
-        ClaimSource::Generated(None) => Err(format!("pod \"{pod}\": ResourceClaim not created yet")),
-        ClaimSource::Unknown => {
-            Err(format!("pod \"{pod}\", spec.resourceClaim \"{}\": none of the supported fields are set", entry.entry))
-        }
+        ClaimSource::Generated(None) => Err(ClaimError::NotCreated(pod.to_string())),
+        ClaimSource::Unknown => Err(ClaimError::NoSource { pod: pod.to_string(), entry: entry.entry.to_string() }),
     }
 }
 
 /// Fails when the claim of an entry is not known yet, in upstream's words.
-pub(super) fn all_named(pod: &PodInfo) -> Result<(), String> {
+pub(super) fn all_named(pod: &PodInfo) -> Result<(), ClaimError> {
     let mut entries = pod.resource_claims.iter().flat_map(|all| all.iter());
     entries.try_for_each(|entry| named(pod, entry).map(drop))
 }
@@ -69,21 +87,18 @@ pub(super) fn names(pod: &PodInfo) -> impl Iterator<Item = &str> {
 ///
 /// # Errors
 /// Upstream's words when one is missing, going, or somebody else's.
-pub(super) fn of(listers: &dyn Listers, pod: &PodInfo) -> Result<Vec<Arc<ResourceClaim>>, String> {
+pub(super) fn of(listers: &dyn Listers, pod: &PodInfo) -> Result<Vec<Arc<ResourceClaim>>, ClaimError> {
     let (mut out, mut known) = (Vec::new(), HashSet::new());
     for entry in pod.resource_claims.iter().flat_map(|all| all.iter()) {
         let Some((name, own)) = named(pod, entry)? else { continue };
         let claim = listers
             .resource_claim(&pod.namespace, name)
-            .ok_or_else(|| format!("could not find resource claim \"{}/{name}\"", pod.namespace))?;
+            .ok_or_else(|| ClaimError::NotFound(format!("{}/{name}", pod.namespace)))?;
         if claim.metadata.deletion_timestamp.is_some() {
-            return Err(format!("resourceclaim {name:?} is being deleted"));
+            return Err(ClaimError::Deleting(name.to_owned()));
         }
         if own && !belongs(&claim, pod) {
-            return Err(format!(
-                "ResourceClaim {} was not created for pod {pod} (pod is not owner)",
-                full_name(&claim)
-            ));
+            return Err(ClaimError::Foreign { claim: full_name(&claim), pod: pod.to_string() });
         }
         if known.insert(name) {
             out.push(claim);

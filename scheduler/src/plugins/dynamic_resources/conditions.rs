@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocat
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::claims::{allocation, name};
-use crate::framework::api::Api;
+use crate::framework::api::{Api, ApiError};
 
 /// Progress of a claim's devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +81,23 @@ pub(super) fn is_stuck(claim: &ResourceClaim, timeout: Duration, now: Timestamp)
         }
 }
 
+/// Errors of waiting for devices, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BindingError {
+    /// The claim cannot be read.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// A device failed; this says which condition did.
+    #[error("{0}")]
+    Failed(String),
+    /// The devices of a claim take too long.
+    #[error("claim {0} binding timeout")]
+    Overdue(String),
+    /// All of it takes too long.
+    #[error("device binding timeout")]
+    Timeout,
+}
+
 /// Waits until all claims are ready, looking once in every `pause`.
 ///
 /// # Errors
@@ -90,18 +107,18 @@ pub(super) async fn wait(
     claims: &[ResourceClaim],
     timeout: Duration,
     pause: Duration,
-) -> Result<(), String> {
+) -> Result<(), BindingError> {
     let until = Instant::now() + timeout;
     loop {
         let mut all_ready = true;
         for claim in claims {
             let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-            let claim = api.resource_claim(namespace, name(claim)).await.map_err(|e| e.to_string())?;
+            let claim = api.resource_claim(namespace, name(claim)).await?;
             match readiness(&claim) {
                 Readiness::Ready => {}
-                Readiness::Failed(why) => return Err(why),
+                Readiness::Failed(why) => return Err(BindingError::Failed(why)),
                 Readiness::Waiting if is_overdue(&claim, timeout, Timestamp::now()) => {
-                    return Err(format!("claim {} binding timeout", name(&claim)));
+                    return Err(BindingError::Overdue(name(&claim).to_owned()));
                 }
                 Readiness::Waiting => all_ready = false,
             }
@@ -110,7 +127,7 @@ pub(super) async fn wait(
             return Ok(());
         }
         if Instant::now() + pause > until {
-            return Err("device binding timeout".to_owned());
+            return Err(BindingError::Timeout);
         }
         tokio::time::sleep(pause).await;
     }

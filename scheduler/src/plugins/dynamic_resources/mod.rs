@@ -28,6 +28,7 @@ use serde_json::Value;
 use shared::flags::parse_duration;
 
 use self::allocate::{Setup, Stop, allocate};
+use self::bind::WriteError;
 use self::extended::{Extended, Mapping};
 use self::selectors::Selectors;
 use crate::framework::api::Api;
@@ -167,7 +168,7 @@ impl PreEnqueue for DynamicResources {
             Some(listers) => claims::of(listers, pod).map(drop),
             None => claims::all_named(pod),
         };
-        checked.map_or_else(Status::unresolvable, |()| Status::SUCCESS)
+        checked.map_or_else(|why| Status::unresolvable(why.to_string()), |()| Status::SUCCESS)
     }
 }
 
@@ -176,7 +177,7 @@ impl PreFilter for DynamicResources {
         if pod.resource_claims.is_none() && pod.extended.is_empty() {
             return Err(Status::SKIP);
         }
-        let claims = claims::of(cx.listers, pod).map_err(Status::unresolvable)?;
+        let claims = claims::of(cx.listers, pod).map_err(|why| Status::unresolvable(why.to_string()))?;
         let ledger = Arc::clone(cx.listers.ledger());
         let mut limits = Vec::new();
         let mut wanted = Vec::new();
@@ -235,7 +236,7 @@ impl DynamicResources {
 
 impl DynamicResources {
     /// Makes the claim for extended resources, if there is to be one, reserves it, and tells it in the pod's status.
-    async fn make_special(&self, api: &dyn Api, notes: &CycleClaims, pod: &PodInfo) -> Result<(), String> {
+    async fn make_special(&self, api: &dyn Api, notes: &CycleClaims, pod: &PodInfo) -> Result<(), WriteError> {
         let (special, allocation) = {
             let later = notes.later.lock();
             (later.special.clone(), later.allocations.get(&notes.claims.len()).cloned())
@@ -243,8 +244,7 @@ impl DynamicResources {
         let (Some(Special { claim, mappings }), Some(allocation)) = (special, allocation) else { return Ok(()) };
         let made = api.create_resource_claim(&extended::nameless(&claim)).await;
         crate::metrics::claim_created(made.is_ok());
-        let made =
-            made.map_err(|e| format!("create claim for extended resources {}: {e}", claims::full_name(&claim)))?;
+        let made = made.map_err(|source| WriteError::Create { claim: claims::full_name(&claim), source })?;
         // From now on its devices are promised to the claim that there is.
         let mut promised = made.clone();
         promised.status.get_or_insert_default().allocation = Some(allocation.clone());
@@ -259,7 +259,7 @@ impl DynamicResources {
             later.made = Some(written.clone());
             later.reserved.push(written);
         }
-        api.patch_status(pod, status).await.map_err(|e| format!("update pod {pod} ExtendedResourceClaimStatus: {e}"))
+        api.patch_status(pod, status).await.map_err(|source| WriteError::Pod { pod: pod.to_string(), source })
     }
 }
 
@@ -435,11 +435,11 @@ impl PreBind for DynamicResources {
                     }
                     notes.later.lock().reserved.push(written);
                 }
-                Err(why) => return Status::error(why),
+                Err(why) => return Status::error(why.to_string()),
             }
         }
         if let Err(why) = self.make_special(api, notes, pod).await {
-            return Status::error(why);
+            return Status::error(why.to_string());
         }
         let claims = notes.later.lock().reserved.clone();
         if !self.features.bindings || !claims.iter().any(conditions::awaits) {
@@ -448,7 +448,7 @@ impl PreBind for DynamicResources {
         let note = format!("waiting for binding conditions for device on node {node}");
         api.event(pod, "BindingConditionsPending", note);
         let ready = conditions::wait(api, &claims, self.binding_timeout, self.pause).await;
-        ready.map_or_else(Status::error, |()| Status::SUCCESS)
+        ready.map_or_else(|why| Status::error(why.to_string()), |()| Status::SUCCESS)
     }
 
     async fn undo(&self, api: &dyn Api, state: &CycleState, pod: &PodInfo) {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 use parking_lot::Mutex;
-use shared::cel::{Key, Map, Program, Scope, Text, Type, Value, device, quantity, semver};
+use proto::quantity::ParseError;
+use shared::cel::{Key, Map, Program, Rejected, Scope, SemverError, Text, Type, Value, device, quantity, semver};
+use thiserror::Error;
 
 use crate::model::devices::Device;
 
@@ -20,12 +22,42 @@ const PROGRAMS: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SelectorFailure {
     /// The text is no expression.
-    Compile(String),
+    Compile(SelectorError),
     /// The expression failed on this device.
     Run(String),
 }
 
-type Compiled = Result<Arc<Program>, String>;
+/// Selectors that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum SelectorError {
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+    /// The result has this type.
+    #[error("must evaluate to bool or the unknown type, not {0}")]
+    ResultType(String),
+}
+
+/// Values of a device that expressions cannot see.
+#[derive(Debug, Error)]
+enum ValueError {
+    #[error("unsupported attribute value")]
+    Unsupported,
+    #[error("parse semantic version: {0}")]
+    Version(#[from] SemverError),
+    #[error(transparent)]
+    Quantity(#[from] ParseError),
+}
+
+/// Attributes or capacities of a device that expressions cannot see.
+#[derive(Debug, Error)]
+#[error("attribute {domain}/{name}: {source}")]
+struct AttributeError {
+    domain: String,
+    name: String,
+    source: ValueError,
+}
+
+type Compiled = Result<Arc<Program>, SelectorError>;
 
 /// Compiled selectors.
 #[derive(Default)]
@@ -37,10 +69,10 @@ pub(super) struct Selectors {
 
 fn compile(expression: &str, multiple: bool) -> Compiled {
     let variables = if multiple { device::variables_of_shared() } else { device::variables() };
-    let program = Program::compile_with(expression, &variables, device::extras()).map_err(|e| e.to_string())?;
+    let program = Program::compile_with(expression, &variables, device::extras())?;
     match program.result() {
         Type::Bool | Type::Any => Ok(Arc::new(program)),
-        other => Err(format!("must evaluate to bool or the unknown type, not {}", other.full())),
+        other => Err(SelectorError::ResultType(other.full().to_string())),
     }
 }
 
@@ -67,7 +99,7 @@ impl Selectors {
     pub(super) fn matches(&self, expression: &str, driver: &str, device: &Device) -> Result<bool, SelectorFailure> {
         let program = self.compiled(expression).map_err(SelectorFailure::Compile)?;
         let mut scope = Scope::default();
-        scope.set("device", value(driver, device, self.multiple).map_err(SelectorFailure::Run)?);
+        scope.set("device", value(driver, device, self.multiple).map_err(|e| SelectorFailure::Run(e.to_string()))?);
         match program.run(&scope, device::MAX_COST).0 {
             Ok(Value::Bool(answer)) => Ok(answer),
             Ok(other) => {
@@ -89,9 +121,9 @@ impl Selectors {
 }
 
 /// A device as expressions see it.
-fn value<'a>(driver: &'a str, device: &'a Device, multiple: bool) -> Result<Value<'a>, String> {
+fn value<'a>(driver: &'a str, device: &'a Device, multiple: bool) -> Result<Value<'a>, AttributeError> {
     let attributes = domains(&device.attributes, attribute)?;
-    let capacity = domains(&device.capacity, |c| quantity(&c.value.0))?;
+    let capacity = domains(&device.capacity, |c| Ok(quantity(&c.value.0)?))?;
     let mut fields =
         vec![("driver", Value::String(Text::Borrowed(driver))), ("attributes", attributes), ("capacity", capacity)];
     if multiple {
@@ -100,7 +132,7 @@ fn value<'a>(driver: &'a str, device: &'a Device, multiple: bool) -> Result<Valu
     Ok(Value::map(fields.into_iter().map(|(k, v)| (Text::Borrowed(k), v))))
 }
 
-fn attribute(a: &DeviceAttribute) -> Result<Value<'_>, String> {
+fn attribute(a: &DeviceAttribute) -> Result<Value<'_>, ValueError> {
     if let Some(int) = a.int {
         return Ok(Value::Int(int));
     }
@@ -110,20 +142,24 @@ fn attribute(a: &DeviceAttribute) -> Result<Value<'_>, String> {
     if let Some(string) = &a.string {
         return Ok(Value::String(Text::Borrowed(string)));
     }
-    let version = a.version.as_ref().ok_or("unsupported attribute value")?;
-    semver(version).map_err(|e| format!("parse semantic version: {e}"))
+    let version = a.version.as_ref().ok_or(ValueError::Unsupported)?;
+    Ok(semver(version)?)
 }
 
 /// Values by domain and name.
 fn domains<'a, V>(
     all: &'a BTreeMap<String, BTreeMap<String, V>>,
-    convert: impl Fn(&'a V) -> Result<Value<'a>, String>,
-) -> Result<Value<'a>, String> {
+    convert: impl Fn(&'a V) -> Result<Value<'a>, ValueError>,
+) -> Result<Value<'a>, AttributeError> {
     let mut entries = BTreeMap::new();
     for (domain, fields) in all {
         let mut converted = Vec::with_capacity(fields.len());
         for (name, value) in fields {
-            let value = convert(value).map_err(|e| format!("attribute {domain}/{name}: {e}"))?;
+            let value = convert(value).map_err(|source| AttributeError {
+                domain: domain.clone(),
+                name: name.clone(),
+                source,
+            })?;
             converted.push((Text::Borrowed(name.as_str()), value));
         }
         entries.insert(Key::String(Text::Borrowed(domain)), Value::map(converted));
@@ -194,12 +230,14 @@ mod tests {
         assert!(matches!(answer("device.attributes["), Err(SelectorFailure::Compile(_))));
         assert!(matches!(answer("device.attributes['gpu.example.com'].nope == 1"), Err(SelectorFailure::Run(_))));
         assert!(
-            matches!(answer("device.driver"), Err(SelectorFailure::Compile(e)) if e == "must evaluate to bool or the unknown type, not string")
+            matches!(answer("device.driver"), Err(SelectorFailure::Compile(e)) if e.to_string() == "must evaluate to bool or the unknown type, not string")
         );
         assert!(
-            matches!(answer("device.nope"), Err(SelectorFailure::Compile(e)) if e.contains("undefined field 'nope'"))
+            matches!(answer("device.nope"), Err(SelectorFailure::Compile(e)) if e.to_string().contains("undefined field 'nope'"))
         );
         let endless = "lists.range(2000).all(a, lists.range(2000).all(b, a + b >= 0))";
-        assert!(matches!(answer(endless), Err(SelectorFailure::Run(e)) if e.contains("actual cost limit exceeded")));
+        assert!(
+            matches!(answer(endless), Err(SelectorFailure::Run(e)) if e.to_string().contains("actual cost limit exceeded"))
+        );
     }
 }

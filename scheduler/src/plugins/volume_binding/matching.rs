@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
-use shared::csi;
+use shared::csi::{self, Untranslatable};
 
 use crate::model::demand::NO_LABELS;
 use crate::model::resource::value;
@@ -39,12 +39,17 @@ pub(crate) struct Reach {
     moved: Option<Moved>,
 }
 
+/// A volume of old that cannot be translated.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("could not translate pv: {0}")]
+pub(crate) struct TranslationError(#[source] Untranslatable);
+
 /// Terms that count on nodes which leave the volumes of an in-tree plugin to the driver that took over.
 #[derive(Clone, Debug)]
 struct Moved {
     plugin: &'static str,
     /// By the driver's labels, or why the volume cannot be translated.
-    terms: Result<Terms, String>,
+    terms: Result<Terms, Untranslatable>,
 }
 
 impl Reach {
@@ -54,7 +59,7 @@ impl Reach {
         let plugin = spec.and_then(csi::plugin).filter(|plugin| !UNMOVED.contains(plugin));
         let translated = || match csi::node_affinity(volume) {
             Ok(affinity) => Ok(terms(affinity.as_ref())),
-            Err(error) => Err(format!("could not translate pv: {error}")),
+            Err(error) => Err(error),
         };
         Self {
             own: terms(spec.and_then(|spec| spec.node_affinity.as_ref())),
@@ -70,11 +75,13 @@ impl Reach {
         &self,
         node: &NodeBase,
         csi_node: impl FnOnce() -> Option<Arc<CSINode>>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, TranslationError> {
         let has_moved = |moved: &&Moved| csi_node().is_some_and(|csi_node| csi::moved_on(&csi_node, moved.plugin));
         match self.moved.as_ref().filter(has_moved) {
             None => Ok(allows(&self.own, node)),
-            Some(moved) => moved.terms.as_ref().map(|terms| allows(terms, node)).map_err(Clone::clone),
+            Some(moved) => {
+                moved.terms.as_ref().map(|terms| allows(terms, node)).map_err(|e| TranslationError(e.clone()))
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod matching;
 mod score;
 
 pub(crate) use matching::Reach;
+use matching::TranslationError;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -252,7 +253,7 @@ fn plan(cx: Context<'_>, notes: &BindingState, node: &NodeBase) -> Option<Plan> 
 }
 
 /// Reports whether a node reaches all volumes that are bound already.
-fn bound_reachable(cx: Context<'_>, bound: &[Reach], node: &NodeBase) -> Result<bool, String> {
+fn bound_reachable(cx: Context<'_>, bound: &[Reach], node: &NodeBase) -> Result<bool, TranslationError> {
     for volume in bound {
         if !volume.from(node, || cx.listers.csi_node(&node.name))? {
             return Ok(false);
@@ -274,7 +275,7 @@ impl Filter for VolumeBinding {
             Ok(false) => reasons.push("node(s) didn't match PersistentVolume's node affinity".into()),
             Err(why) => {
                 metrics::volume_stage_failed("predicate");
-                return Status::error(why);
+                return Status::error(why.to_string());
             }
         }
         match plan(cx, notes, &node.base) {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue};
 
-use super::super::dispatch;
 use super::super::library;
 use super::super::node::{ExprKind, Fold, How, Indexed, Node, OverloadCandidate};
+use super::super::operator;
 use super::super::types::Type;
 use super::unify::Fresh;
 use super::{Checker, Local, dotted};
@@ -180,6 +180,6 @@ fn kind(name: &str, member: bool, candidates: Vec<OverloadCandidate>, arguments:
         _ => arguments,
     };
     let how = if member && matches!(name, "or" | "orValue") { How::Otherwise } else { How::Plain };
-    let operator = dispatch::operator(name);
+    let operator = operator::operator(name);
     ExprKind::Call { name: name.into(), member, candidates, arguments, pattern: None, operator, how }
 }

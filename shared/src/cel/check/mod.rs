@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use cel::common::ast::{Expr, IdedEntryExpr, IdedExpr, ListExpr, LiteralValue, SelectExpr};
 
+use super::error::CompileError;
 use super::node::{ExprKind, Node};
 use super::parse::{Parsed, pairs};
 use super::types::Type;
@@ -26,7 +27,11 @@ const MAX_DEPTH: usize = 250;
 const MAX_PROBLEMS: usize = 100;
 
 /// Checks; what is returned beside the program are the variables it names.
-pub(super) fn check(parsed: &Parsed<'_>, variables: &Declared, extras: Extras) -> Result<(Node, Vec<String>), String> {
+pub(super) fn check(
+    parsed: &Parsed<'_>,
+    variables: &Declared,
+    extras: Extras,
+) -> Result<(Node, Vec<String>), CompileError> {
     let mut checker = Checker {
         variables,
         extras,
@@ -42,7 +47,10 @@ pub(super) fn check(parsed: &Parsed<'_>, variables: &Declared, extras: Extras) -
         settle(&checker.known, &mut root);
         literals::judge(&mut root, &mut checker.problems);
     }
-    if checker.problems.found.is_empty() { Ok((root, checker.mentioned)) } else { Err(checker.problems.report(parsed)) }
+    if checker.problems.found.is_empty() {
+        return Ok((root, checker.mentioned));
+    }
+    Err(CompileError::Report(checker.problems.report(parsed)))
 }
 
 fn settle(known: &Bindings, node: &mut Node) {

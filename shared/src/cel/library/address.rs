@@ -45,40 +45,95 @@ pub(super) const TABLE: &[Entry] = &[
     function("string", "net.CIDR", "string", ONE, printed),
 ];
 
-/// An address, or why a text is none, in the words of Go's library.
-fn parse_address(text: &str) -> Result<IpAddr, String> {
-    let wrong = |why: String| Err(format!("ParseAddr({}): {why}", go_quote(text)));
+/// Text that is no address, in the words of Go's `netip.ParseAddr`.
+#[derive(Debug, thiserror::Error)]
+#[error("ParseAddr({}): {problem}", go_quote(.text))]
+struct AddressError {
+    text: String,
+    #[source]
+    problem: AddressProblem,
+}
+
+/// Problems of a text that is no address.
+#[derive(Debug, thiserror::Error)]
+enum AddressProblem {
+    #[error("unable to parse IP")]
+    Form,
+    #[error("missing IPv6 address")]
+    ZoneAlone,
+    #[error("zone must be a non-empty string")]
+    EmptyZone,
+    #[error("IPv4 field has octet with leading zero")]
+    LeadingZero,
+    #[error("IPv4 field has value >255")]
+    Octet,
+    #[error("unexpected character (at {})", go_quote(.0))]
+    Character(String),
+    #[error("IPv4 field must have at least one digit (at {})", go_quote(.0))]
+    EmptyOctet(String),
+    #[error("IPv4 address too long")]
+    TooLong,
+    #[error("IPv4 address too short")]
+    TooShort,
+}
+
+/// Text that is no network, in the words of Go's `netip.ParsePrefix`.
+#[derive(Debug, thiserror::Error)]
+#[error("netip.ParsePrefix({}): {problem}", go_quote(.text))]
+struct PrefixError {
+    text: String,
+    #[source]
+    problem: PrefixProblem,
+}
+
+/// Problems of a text that is no network.
+#[derive(Debug, thiserror::Error)]
+enum PrefixProblem {
+    #[error("no '/'")]
+    NoSlash,
+    #[error("IPv6 zones cannot be present in a prefix")]
+    Zone,
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("bad bits after slash: {}", go_quote(.0))]
+    Bits(String),
+    #[error("prefix length out of range")]
+    Length,
+}
+
+/// Parses an address.
+fn parse_address(text: &str) -> Result<IpAddr, AddressError> {
+    let wrong = |problem| Err(AddressError { text: text.to_owned(), problem });
     match text.bytes().find(|b| matches!(b, b'.' | b':' | b'%')) {
-        None => wrong("unable to parse IP".to_owned()),
-        Some(b'%') => wrong("missing IPv6 address".to_owned()),
+        None => wrong(AddressProblem::Form),
+        Some(b'%') => wrong(AddressProblem::ZoneAlone),
         Some(b'.') => text.parse().map(IpAddr::V4).or_else(|_| wrong(four(text))),
-        Some(_) if text.ends_with('%') => wrong("zone must be a non-empty string".to_owned()),
-        Some(_) => text.parse().map(IpAddr::V6).or_else(|_| wrong("unable to parse IP".to_owned())),
+        Some(_) if text.ends_with('%') => wrong(AddressProblem::EmptyZone),
+        Some(_) => text.parse().map(IpAddr::V6).or_else(|_| wrong(AddressProblem::Form)),
     }
 }
 
-/// Error of an invalid dotted IPv4 address.
-fn four(text: &str) -> String {
-    let at = |why: &str, place: usize| format!("{why} (at {})", go_quote(&text[place..]));
+/// Problem of an invalid dotted IPv4 address.
+fn four(text: &str) -> AddressProblem {
     let (mut number, mut digits, mut dots) = (0_u32, 0, 0);
     for (place, c) in text.char_indices() {
         match c.to_digit(10) {
-            Some(_) if digits == 1 && number == 0 => return "IPv4 field has octet with leading zero".to_owned(),
+            Some(_) if digits == 1 && number == 0 => return AddressProblem::LeadingZero,
             Some(digit) => {
                 (number, digits) = (number * 10 + digit, digits + 1);
                 if number > 255 {
-                    return "IPv4 field has value >255".to_owned();
+                    return AddressProblem::Octet;
                 }
             }
-            None if c != '.' => return at("unexpected character", place),
+            None if c != '.' => return AddressProblem::Character(text[place..].to_owned()),
             None if digits == 0 || place + 1 == text.len() => {
-                return at("IPv4 field must have at least one digit", place);
+                return AddressProblem::EmptyOctet(text[place..].to_owned());
             }
-            None if dots == 3 => return "IPv4 address too long".to_owned(),
+            None if dots == 3 => return AddressProblem::TooLong,
             None => (number, digits, dots) = (0, 0, dots + 1),
         }
     }
-    "IPv4 address too short".to_owned()
+    AddressProblem::TooShort
 }
 
 fn parse_ip(text: &str) -> Result<IpAddr, Error> {
@@ -98,20 +153,20 @@ fn parse_ip(text: &str) -> Result<IpAddr, Error> {
     }
 }
 
-/// A network, or why a text is none, in the words of Go's library.
-fn parse_prefix(text: &str) -> Result<IpNet, String> {
-    let wrong = |why: String| format!("netip.ParsePrefix({}): {why}", go_quote(text));
-    let (address, bits) = text.rsplit_once('/').ok_or_else(|| wrong("no '/'".to_owned()))?;
+/// Parses a network.
+fn parse_prefix(text: &str) -> Result<IpNet, PrefixError> {
+    let wrong = |problem| PrefixError { text: text.to_owned(), problem };
+    let (address, bits) = text.rsplit_once('/').ok_or_else(|| wrong(PrefixProblem::NoSlash))?;
     if address.contains('%') && address.parse::<Ipv6Addr>().is_err() {
-        return Err(wrong("IPv6 zones cannot be present in a prefix".to_owned()));
+        return Err(wrong(PrefixProblem::Zone));
     }
-    let address = parse_address(address).map_err(wrong)?;
+    let address = parse_address(address).map_err(|e| wrong(e.into()))?;
     let shape =
         !bits.is_empty() && bits.bytes().all(|b| b.is_ascii_digit()) && (bits.len() == 1 || !bits.starts_with('0'));
     let number = bits.parse().ok().filter(|_| shape);
-    let number: u32 = number.ok_or_else(|| wrong(format!("bad bits after slash: {}", go_quote(bits))))?;
+    let number: u32 = number.ok_or_else(|| wrong(PrefixProblem::Bits(bits.to_owned())))?;
     let prefix = u8::try_from(number).ok().and_then(|number| IpNet::new(address, number).ok());
-    prefix.ok_or_else(|| wrong("prefix length out of range".to_owned()))
+    prefix.ok_or_else(|| wrong(PrefixProblem::Length))
 }
 
 fn parse_cidr(text: &str) -> Result<IpNet, Error> {

@@ -1,10 +1,9 @@
 //! Conversions between types.
 
-use base64::Engine as _;
-
 use super::{Args, Entry, ONE, bool, function, int, text, time};
 use crate::cel::Error;
 use crate::cel::cost::Cost;
+use crate::cel::printed;
 use crate::cel::value::{Answer, Text, Value};
 use crate::flags::parse_bool;
 
@@ -38,11 +37,6 @@ pub(super) const TABLE: &[Entry] = &[
     function("dyn", "A", "dyn", ONE, to_dyn),
     function("type", "A", "type(A)", ONE, type_of),
 ];
-
-/// Bytes as JSON writes them.
-pub(in crate::cel) fn base64(bytes: &[u8]) -> String {
-    base64::engine::general_purpose::STANDARD.encode(bytes)
-}
 
 fn range(of: &str) -> Error {
     Error::new(format!("{of} overflow"))
@@ -136,8 +130,8 @@ fn to_text<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
             Ok(s) => text(s),
             Err(_) => Err(Error::new("invalid UTF-8 in bytes, cannot convert to string")),
         },
-        Value::Timestamp(t) => text(time::print_time(&t)),
-        Value::Duration(n) => text(time::print_span(n)),
+        Value::Timestamp(t) => text(printed::print_time(&t)),
+        Value::Duration(n) => text(printed::print_span(n)),
         _ => Err(Error::overload()),
     }
 }

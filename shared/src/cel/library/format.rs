@@ -3,14 +3,10 @@
 use base64::Engine as _;
 use proto::selector::format as names;
 
-use super::{Args, Entry, ONE, function, method, opaque};
+use super::{Args, Entry, ONE, function, method};
 use crate::cel::cost::Cost;
+use crate::cel::named_format::Format;
 use crate::cel::value::{Answer, Value};
-
-#[derive(Debug, PartialEq, Eq)]
-struct Format(&'static str);
-
-opaque!(Format, "kubernetes.NamedFormat");
 
 const OF: &str = "kubernetes.NamedFormat";
 
@@ -46,20 +42,6 @@ formats! {
     "datetime" datetime,
 }
 
-/// Characters of the regular expression behind a format, or of one that would be.
-pub(in crate::cel) fn pattern_size(format: &Value<'_>) -> Option<u64> {
-    let Format(name) = format.inside::<Format>()?;
-    Some(match *name {
-        "dns1123Label" | "dns1123LabelPrefix" | "dns1035Label" | "dns1035LabelPrefix" => 30,
-        "dns1123Subdomain" | "dns1123SubdomainPrefix" | "qualifiedName" => 60,
-        "labelValue" => 40,
-        "uri" => 1103,
-        "uuid" => 70,
-        "byte" => 84,
-        _ => 71,
-    })
-}
-
 fn by_name<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let wanted = args.text(0)?;
     let found = NAMES.iter().copied().find(|n| *n == wanted);
@@ -84,7 +66,7 @@ pub fn fits(name: &str, value: &str) -> Option<Vec<String>> {
         "dns1035LabelPrefix" => names::dns1035_label(&masked(value)),
         "qualifiedName" => names::qualified_name(value),
         "labelValue" => names::label_value(value),
-        "uri" => super::url::check(value).err().into_iter().collect(),
+        "uri" => super::url::check(value).err().map(|e| e.to_string()).into_iter().collect(),
         "uuid" => plain(is_uuid(value), "does not match the UUID format"),
         "byte" => plain(
             !value.is_empty() && base64::engine::general_purpose::STANDARD.decode(value).is_ok(),

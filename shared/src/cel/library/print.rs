@@ -1,10 +1,12 @@
 //! `format`: texts with values in them.
 
 use super::convert::print_double;
-use super::{Args, Entry, method, text, time};
+use super::{Args, Entry, method, text};
 use crate::cel::cost::Cost;
+use crate::cel::printed;
 use crate::cel::value::{Answer, Value};
 use crate::cel::{Error, Fuel};
+use crate::flags::{NumberError, NumberProblem};
 use crate::status::go_quote;
 
 pub(super) const TABLE: &[Entry] = &[method("format", "string, list(dyn)", "string", Cost::Format, format)];
@@ -110,14 +112,23 @@ fn unread(why: &str) -> Error {
     Error::new(format!("could not parse formatting clause: {why}"))
 }
 
+/// Errors of reading a precision, in the words of `cel-go`.
+#[derive(Debug, thiserror::Error)]
+enum PrecisionError {
+    #[error("could not find end of precision specifier")]
+    NoEnd,
+    #[error("error while converting precision to integer: {0}")]
+    Number(#[from] NumberError),
+}
+
 /// The number of digits that is asked for, and what follows.
-fn precision(text: &str) -> Result<(Option<usize>, &str), String> {
+fn precision(text: &str) -> Result<(Option<usize>, &str), PrecisionError> {
     let Some(digits) = text.strip_prefix('.') else { return Ok((None, text)) };
-    let end = digits.find(|c: char| !c.is_ascii_digit()).ok_or("could not find end of precision specifier")?;
+    let end = digits.find(|c: char| !c.is_ascii_digit()).ok_or(PrecisionError::NoEnd)?;
     let (digits, behind) = digits.split_at(end);
     let number = digits.parse().map_err(|_| {
-        let why = if digits.is_empty() { "invalid syntax" } else { "value out of range" };
-        format!("error while converting precision to integer: strconv.Atoi: parsing {digits:?}: {why}")
+        let problem = if digits.is_empty() { NumberProblem::Syntax } else { NumberProblem::Range };
+        NumberError::new("Atoi", digits, problem)
     })?;
     Ok((Some(number), behind))
 }
@@ -248,8 +259,8 @@ fn shown(value: &Value<'_>, fuel: &mut Fuel) -> Result<String, Error> {
         }
         Value::Double(n) => print_double(*n),
         Value::Bytes(b) => String::from_utf8_lossy(b).into_owned(),
-        Value::Timestamp(t) => time::print_time(t),
-        Value::Duration(n) => time::print_span(*n),
+        Value::Timestamp(t) => printed::print_time(t),
+        Value::Duration(n) => printed::print_span(*n),
         Value::Type(name) => name.to_string(),
         Value::Bool(_) | Value::Int(_) | Value::UInt(_) | Value::Null => value.shown(),
         other => match (other.items(), other.entries()) {

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use proto::quantity::{Format, Quantity};
+use proto::quantity::{Format, ParseError, Quantity};
 
 use super::{Args, Entry, ONE, bool, function, int, method, opaque, semver};
 use crate::cel::Error;
@@ -37,8 +37,11 @@ pub(super) const TABLE: &[Entry] = &[
 ];
 
 /// A quantity as a value.
-pub fn quantity(text: &str) -> Result<Value<'static>, String> {
-    Quantity::parse(text).map(|q| Value::opaque(Amount(q))).map_err(|e| e.to_string())
+///
+/// # Errors
+/// Text that is no quantity.
+pub fn quantity(text: &str) -> Result<Value<'static>, ParseError> {
+    Quantity::parse(text).map(|q| Value::opaque(Amount(q)))
 }
 
 fn make<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {

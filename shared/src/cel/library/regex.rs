@@ -17,13 +17,6 @@ pub(super) const TABLE: &[Entry] = &[
     method("findAll", "string, string, int", "list(string)", Cost::Find, find_all),
 ];
 
-/// Largest compiled form of a pattern that is made while an expression runs, in bytes: there may be many of them.
-const MAX_RUNNING_BYTES: usize = 1 << 20;
-
-pub(in crate::cel) fn small_pattern(text: &str) -> Result<Regex, String> {
-    crate::patterns::compile_within(text, MAX_RUNNING_BYTES)
-}
-
 fn compiled<'r>(args: &mut Args<'r, '_>) -> Result<Cow<'r, Regex>, Error> {
     if let Some(known) = args.pattern {
         return Ok(Cow::Borrowed(known));

@@ -6,6 +6,7 @@ use super::{Args, Entry, ONE, bool, function, int, method, opaque};
 use crate::cel::Error;
 use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Value};
+use crate::flags::{NumberError, NumberProblem};
 
 /// A version; what it was built from does not count.
 #[derive(Debug)]
@@ -34,65 +35,115 @@ pub(super) const TABLE: &[Entry] = &[
     method("patch", "kubernetes.Semver", "int", ONE, patch),
 ];
 
+/// Errors of reading a version, in the words of `blang/semver`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SemverError {
+    /// No text.
+    #[error("Version string empty")]
+    Empty,
+    /// Fewer than three numbers.
+    #[error("No Major.Minor.Patch elements found")]
+    NoElements,
+    /// Something follows a version of fewer than three numbers.
+    #[error("short version cannot contain PreRelease/Build meta data")]
+    Short,
+    /// A number begins with a zero.
+    #[error("{name} number must not contain leading zeroes {text:?}")]
+    LeadingZeroes {
+        /// `Major`, `Minor` or `Patch`.
+        name: &'static str,
+        /// The number.
+        text: String,
+    },
+    /// A number has other characters than digits.
+    #[error("Invalid character(s) found in {} number {text:?}", .name.to_lowercase())]
+    Digits {
+        /// `Major`, `Minor` or `Patch`.
+        name: &'static str,
+        /// The number.
+        text: String,
+    },
+    /// There is no number, or it is too large.
+    #[error(transparent)]
+    Number(#[from] NumberError),
+    /// A part of the pre-release is empty.
+    #[error("Prerelease is empty")]
+    EmptyPrerelease,
+    /// A part of the pre-release has characters that it must not have.
+    #[error("Invalid character(s) found in prerelease {0:?}")]
+    Prerelease(String),
+    /// A number of the pre-release begins with a zero.
+    #[error("Numeric PreRelease version must not contain leading zeroes {0:?}")]
+    PrereleaseZeroes(String),
+    /// A part of the build is empty.
+    #[error("Build meta data is empty")]
+    EmptyBuild,
+    /// A part of the build has characters that it must not have.
+    #[error("Invalid character(s) found in build meta data {0:?}")]
+    Build(String),
+}
+
 /// A version as a value.
-pub fn semver(text: &str) -> Result<Value<'static>, String> {
+///
+/// # Errors
+/// Text that is no version.
+pub fn semver(text: &str) -> Result<Value<'static>, SemverError> {
     parse(text).map(Value::opaque)
 }
 
-fn number(text: &str, what: &str) -> Result<u64, String> {
+fn number(text: &str, name: &'static str) -> Result<u64, SemverError> {
     if text.len() > 1 && text.starts_with('0') {
-        return Err(format!("{what} number must not contain leading zeroes {text:?}"));
+        return Err(SemverError::LeadingZeroes { name, text: text.to_owned() });
     }
     if text.is_empty() {
-        return Err("strconv.ParseUint: parsing \"\": invalid syntax".to_owned());
+        return Err(NumberError::new("ParseUint", text, NumberProblem::Syntax).into());
     }
-    let digits = text.bytes().all(|b| b.is_ascii_digit());
-    if !digits {
-        return Err(format!("Invalid character(s) found in {} number {text:?}", what.to_lowercase()));
+    if !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(SemverError::Digits { name, text: text.to_owned() });
     }
-    text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: value out of range"))
+    text.parse().map_err(|_| NumberError::new("ParseUint", text, NumberProblem::Range).into())
 }
 
-fn parse(text: &str) -> Result<Version, String> {
+fn parse(text: &str) -> Result<Version, SemverError> {
     if text.is_empty() {
-        return Err("Version string empty".to_owned());
+        return Err(SemverError::Empty);
     }
     let (rest, build) = text.split_once('+').map_or((text, None), |(r, b)| (r, Some(b)));
     let (core, pre) = rest.split_once('-').map_or((rest, None), |(c, p)| (c, Some(p)));
     let parts: Vec<&str> = core.splitn(3, '.').collect();
     let [major, minor, patch] = parts.as_slice() else {
-        return Err("No Major.Minor.Patch elements found".to_owned());
+        return Err(SemverError::NoElements);
     };
     let pre: Vec<String> = pre.map(|p| p.split('.').map(str::to_owned).collect()).unwrap_or_default();
     let bad = |p: &str| p.is_empty() || !p.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     for part in &pre {
         if part.is_empty() {
-            return Err("Prerelease is empty".to_owned());
+            return Err(SemverError::EmptyPrerelease);
         }
         if bad(part) {
-            return Err(format!("Invalid character(s) found in prerelease {part:?}"));
+            return Err(SemverError::Prerelease(part.clone()));
         }
         if part.len() > 1 && part.starts_with('0') && part.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(format!("Numeric PreRelease version must not contain leading zeroes {part:?}"));
+            return Err(SemverError::PrereleaseZeroes(part.clone()));
         }
     }
     for part in build.into_iter().flat_map(|b| b.split('.')) {
         if part.is_empty() {
-            return Err("Build meta data is empty".to_owned());
+            return Err(SemverError::EmptyBuild);
         }
         if bad(part) {
-            return Err(format!("Invalid character(s) found in build meta data {part:?}"));
+            return Err(SemverError::Build(part.to_owned()));
         }
     }
     Ok(Version { numbers: [number(major, "Major")?, number(minor, "Minor")?, number(patch, "Patch")?], pre })
 }
 
 /// `v1.2` is `1.2.0` when the caller asks for leniency.
-fn normalized(text: &str) -> Result<String, String> {
+fn normalized(text: &str) -> Result<String, SemverError> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let mut parts: Vec<String> = text.splitn(3, '.').map(plain).collect();
     if parts.len() < 3 && parts.last().is_some_and(|last| last.contains(['+', '-'])) {
-        return Err("short version cannot contain PreRelease/Build meta data".to_owned());
+        return Err(SemverError::Short);
     }
     parts.resize(3, "0".to_owned());
     Ok(parts.join("."))

@@ -132,19 +132,6 @@ pub fn duration(text: &str) -> Option<i64> {
     crate::flags::parse_nanos(text).ok()
 }
 
-/// Formats a timestamp as RFC 3339, in UTC.
-pub(in crate::cel) fn print_time(t: &DateTime) -> String {
-    format!("{t}Z")
-}
-
-/// In seconds, as far as a fraction tells them.
-pub(in crate::cel) fn print_span(nanos: i64) -> String {
-    let (whole, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
-    #[expect(clippy::cast_precision_loss, reason = "shown as Go shows seconds")]
-    let seconds = whole as f64 + rest as f64 / 1e9;
-    format!("{seconds}s")
-}
-
 fn to_timestamp<'a>(args: &mut Args<'_, 'a>) -> Answer<'a> {
     let overflow = || Error::new("timestamp overflow");
     match args.get(0)? {

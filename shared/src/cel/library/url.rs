@@ -6,7 +6,7 @@ use super::{Args, Entry, ONE, bool, function, method, opaque, text};
 use crate::cel::Error;
 use crate::cel::cost::Cost;
 use crate::cel::value::{Answer, Text, Value};
-use crate::url::{Url, values};
+use crate::url::{Url, UrlError, values};
 
 opaque!(Url, "kubernetes.URL");
 
@@ -25,12 +25,12 @@ pub(super) const TABLE: &[Entry] = &[
 ///
 /// # Errors
 /// Its words.
-pub(super) fn check(text: &str) -> Result<(), String> {
+pub(super) fn check(text: &str) -> Result<(), UrlError> {
     Url::parse_request(text.as_bytes()).map(drop)
 }
 
 /// Parses a text that passes [`check`] like Go's `url.Parse`.
-fn read(text: &str) -> Result<Url, String> {
+fn read(text: &str) -> Result<Url, UrlError> {
     check(text).and_then(|()| Url::parse(text.as_bytes()))
 }
 

@@ -67,6 +67,17 @@ impl Log {
     }
 }
 
+/// Errors of beginning to sample.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SamplingError {
+    /// Somebody else samples.
+    #[error("cpu profiling already in use")]
+    InUse,
+    /// The system gave no timer.
+    #[error(transparent)]
+    Timer(#[from] std::io::Error),
+}
+
 /// Samples are taken until this is dropped.
 pub(super) struct Sampling(*mut Log);
 
@@ -75,9 +86,9 @@ unsafe impl Send for Sampling {}
 
 impl Sampling {
     /// Begins.
-    pub(super) fn start() -> Result<Self, String> {
+    pub(super) fn start() -> Result<Self, SamplingError> {
         if TAKEN.swap(true, Ordering::SeqCst) {
-            return Err("cpu profiling already in use".to_owned());
+            return Err(SamplingError::InUse);
         }
         let log = Box::into_raw(Box::new(Log::new()));
         LOG.store(log, Ordering::SeqCst);
@@ -85,7 +96,7 @@ impl Sampling {
         handle();
         match interrupt_every(PERIOD) {
             Ok(()) => Ok(sampling),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -60,7 +60,7 @@ pub(super) fn check_url(url: &str, own: &[String], path: &Path, errors: &mut Vec
     }
     let parsed = match Url::parse(url.as_bytes()) {
         Ok(parsed) => parsed,
-        Err(why) => return wrong(&why),
+        Err(why) => return wrong(&why.to_string()),
     };
     for (bad, why) in [
         (parsed.scheme != "https", "URL scheme must be https"),
