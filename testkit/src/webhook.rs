@@ -16,7 +16,7 @@ impl Webhook {
         Self(Remote::start(pki, move |path, body| (200, reviewed(path, body, &answer))).await)
     }
 
-    /// As [`Webhook::start`], at this listener and with this certificate.
+    /// Starts a webhook as [`Webhook::start`] does, at this listener and with this certificate.
     pub fn on(
         listener: TcpListener,
         server: &Pair,

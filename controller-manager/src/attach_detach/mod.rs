@@ -41,11 +41,10 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::indices::BY_NODE;
 use crate::engine::pod::{Pod, Volume};
-use crate::engine::pods;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::worker::{self, Synced};
-use crate::engine::{metrics, object};
+use crate::engine::{metrics, object, pods};
 
 const NAME: &str = "attachdetach-controller";
 /// One after the other: two nodes must not both take a volume that only one may have.
@@ -136,10 +135,6 @@ struct AttachDetach {
     flex: Arc<FlexAttacher>,
 }
 
-/// Families of the kubelet's reconstruction of volumes, which upstream shows here as well: nothing is ever counted in them.
-const CLEANED: [&str; 2] =
-    ["force_cleaned_failed_volume_operations_total", "force_cleaned_failed_volume_operation_errors_total"];
-
 /// Wire the attach-detach controller.
 pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
     Box::pin(async move {
@@ -152,7 +147,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         else {
             return Ok(Started::Skipped);
         };
-        CLEANED.iter().for_each(|name| metrics::show_zero(name, &[]));
+        report::show_idle_families();
         attachments.add_index(BY_NODE, |a: &VolumeAttachment| vec![a.spec.node_name.clone()]);
         attachments.add_index(BY_VOLUME, |a: &VolumeAttachment| vec![key_of(a)]);
         let (nodes, pods) = (cx.informer::<Node>(), cx.pods());

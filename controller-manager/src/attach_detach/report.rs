@@ -18,6 +18,15 @@ const OPERATIONS: &str = "storage_operation_duration_seconds";
 const DESIRED: &str = "desired_state_of_world";
 const ACTUAL: &str = "actual_state_of_world";
 
+/// Families of the kubelet's reconstruction of volumes, which upstream shows here as well.
+const CLEANED: [&str; 2] =
+    ["force_cleaned_failed_volume_operations_total", "force_cleaned_failed_volume_operation_errors_total"];
+
+/// Shows the families in which this process counts nothing.
+pub(super) fn show_idle_families() {
+    CLEANED.iter().for_each(|name| metrics::show_zero(name, &[]));
+}
+
 /// Operations on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeOperation {

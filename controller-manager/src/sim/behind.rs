@@ -1,4 +1,4 @@
-//! What controllers do while what they see is behind what there is, or while a write of several fails.
+//! Controllers that see less than there is, or of whose several writes one fails.
 
 use std::time::Duration;
 

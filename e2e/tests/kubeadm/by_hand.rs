@@ -51,7 +51,7 @@ pub fn all(lab: &Lab) {
     outlives_its_kubelet(lab);
 }
 
-/// What is shipped, and what this machine needs beside: it has cgroup v1, and shares a disk.
+/// The shipped configuration, with what this machine needs beside: it has cgroup v1, and shares a disk.
 fn configuration(lab: &Lab) -> String {
     let root = fs::read_to_string(lab.file_of_patches(MACHINE)).expect("a patch");
     let shipped = CONFIGURATION.replace("cgroupDriver: systemd", "cgroupDriver: cgroupfs");

@@ -33,8 +33,24 @@ pub(super) struct ProvenKey {
     pub(super) proof: Vec<u8>,
 }
 
-fn failed(what: &str) -> impl Fn(&dyn std::fmt::Display) -> String + '_ {
-    move |error| format!("while generating {what}: {error}")
+/// Reasons for which there is no key.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum KeyError {
+    /// A kind that the API does not name.
+    #[error("unknown key type {0:?}")]
+    UnknownType(String),
+    /// A failure of a library, in its words.
+    #[error("while generating {what}: {error}")]
+    Generation {
+        /// `RSA key`, `proof`.
+        what: &'static str,
+        /// Text of the library's error.
+        error: String,
+    },
+}
+
+fn failed(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> KeyError {
+    move |error| KeyError::Generation { what, error: error.to_string() }
 }
 
 /// Makes an elliptic key of a curve that signs a text.
@@ -55,7 +71,7 @@ macro_rules! elliptic {
 ///
 /// # Errors
 /// The kind is unknown.
-pub(super) fn generate(kind: &str, text: &[u8]) -> Result<ProvenKey, String> {
+pub(super) fn generate(kind: &str, text: &[u8]) -> Result<ProvenKey, KeyError> {
     let ((private, public), proof) = match kind {
         "RSA3072" => rsa(3072, text)?,
         "RSA4096" => rsa(4096, text)?,
@@ -63,7 +79,7 @@ pub(super) fn generate(kind: &str, text: &[u8]) -> Result<ProvenKey, String> {
         "ECDSAP384" => elliptic!(p384, P384, text),
         "ECDSAP521" => elliptic!(p521, P521, text),
         "ED25519" => ed25519(text)?,
-        other => return Err(format!("unknown key type {other:?}")),
+        other => return Err(KeyError::UnknownType(other.to_owned())),
     };
     Ok(ProvenKey { private: pem(&private), public, proof })
 }
@@ -71,7 +87,7 @@ pub(super) fn generate(kind: &str, text: &[u8]) -> Result<ProvenKey, String> {
 /// A key in both its forms, and a signature with it.
 type Signed = ((Vec<u8>, Vec<u8>), Vec<u8>);
 
-fn rsa(bits: usize, text: &[u8]) -> Result<Signed, String> {
+fn rsa(bits: usize, text: &[u8]) -> Result<Signed, KeyError> {
     let failed = failed("RSA key");
     let key = rsa::RsaPrivateKey::new(&mut OsRng, bits).map_err(|e| failed(&e))?;
     let private = key.to_pkcs8_der().map_err(|e| failed(&e))?.as_bytes().to_vec();
@@ -81,7 +97,7 @@ fn rsa(bits: usize, text: &[u8]) -> Result<Signed, String> {
     Ok(((private, public), proof.to_vec()))
 }
 
-fn ed25519(text: &[u8]) -> Result<Signed, String> {
+fn ed25519(text: &[u8]) -> Result<Signed, KeyError> {
     let failed = failed("Ed25519 key");
     let mut seed = [0; 32];
     OsRng.fill_bytes(&mut seed);
@@ -93,7 +109,7 @@ fn ed25519(text: &[u8]) -> Result<Signed, String> {
     Ok(((private, public), key.sign(text).to_bytes().to_vec()))
 }
 
-fn wrapped_elliptic(curve: ObjectIdentifier, raw: &[u8], point: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+fn wrapped_elliptic(curve: ObjectIdentifier, raw: &[u8], point: &[u8]) -> Result<(Vec<u8>, Vec<u8>), KeyError> {
     let failed = failed("ECDSA key");
     let inner = EcPrivateKey { private_key: raw, parameters: None, public_key: Some(point) };
     let inner = inner.to_der().map_err(|e| failed(&e))?;
@@ -103,7 +119,7 @@ fn wrapped_elliptic(curve: ObjectIdentifier, raw: &[u8], point: &[u8]) -> Result
     Ok((private, public))
 }
 
-fn public(algorithm: AlgorithmIdentifierOwned, bits: &[u8]) -> Result<Vec<u8>, String> {
+fn public(algorithm: AlgorithmIdentifierOwned, bits: &[u8]) -> Result<Vec<u8>, KeyError> {
     let failed = failed("public key");
     let subject_public_key = BitString::from_bytes(bits).map_err(|e| failed(&e))?;
     SubjectPublicKeyInfoOwned { algorithm, subject_public_key }.to_der().map_err(|e| failed(&e))
@@ -162,7 +178,8 @@ mod tests {
             // The library does not know the largest curve.
             assert!(kind == "ECDSAP521" || signer.is_ok(), "{kind}: {signer:?}");
         }
-        assert_eq!(generate("RSA1024", b"").map(drop), Err("unknown key type \"RSA1024\"".to_owned()));
+        let unknown = generate("RSA1024", b"").map(drop).expect_err("refused");
+        assert_eq!(unknown.to_string(), "unknown key type \"RSA1024\"");
     }
 
     #[test]

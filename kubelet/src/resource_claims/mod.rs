@@ -46,13 +46,8 @@ pub mod v1 {
 
 /// Messages of the interface to devices' health.
 pub mod v1alpha1 {
-    #![allow(
-        clippy::allow_attributes_without_reason,
-        clippy::pedantic,
-        clippy::all,
-        missing_docs,
-        reason = "generated from the API of DRA drivers"
-    )]
+    #![allow(clippy::all, clippy::pedantic, missing_docs, reason = "generated from the API of DRA drivers")]
+    #![allow(clippy::allow_attributes_without_reason, reason = "generated from the API of DRA drivers")]
     tonic::include_proto!("v1alpha1");
 }
 

@@ -1,4 +1,4 @@
-//! Where names of hosts and users are looked up.
+//! Lookups of hosts and users by name, in files and DNS alone.
 
 #[cfg(target_env = "gnu")]
 use std::ffi::{CStr, c_char, c_int};

@@ -73,7 +73,7 @@ const UPSTREAMS_GATES: [&str; 28] = [
     "VolumeLimitScaling",
 ];
 
-/// Those among them that have no effect here, which start says where they are set, and why.
+/// Gates among them that have no effect here, with the reason; start tells of them where they are set.
 const IDLE_GATES: &[(&str, &[&str])] = &[
     ("candidates lead by the lease alone", &["CoordinatedLeaderElection"]),
     ("pods ask as a whole for what they say", &["PodLevelResources"]),
