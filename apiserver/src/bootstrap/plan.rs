@@ -107,7 +107,7 @@ fn whole(plural: &str, mut entry: Map<String, Value>) -> Value {
 /// Takes out the rules about paths of kubelets that these ask about with `KubeletFineGrainedAuthz` alone.
 fn make_coarse(wanted: &mut BTreeMap<String, Vec<Value>>) {
     let fine_resource = format!("{}/configz", NODES.plural);
-    let fine = |rule: &Value| tree::strings(rule, "/resources").iter().any(|of| *of == fine_resource);
+    let fine = |rule: &Value| tree::strings(rule, "/resources").contains(&fine_resource);
     for role in wanted.get_mut(CLUSTER_ROLES.plural).into_iter().flatten() {
         if let Some(rules) = role["rules"].as_array_mut() {
             rules.retain(|rule| !fine(rule));

@@ -35,8 +35,11 @@ const LIFECYCLES: &[VersionLifecycle] = &[
     },
 ];
 
+/// A kind that replaces another: its group and version, and its name.
+type Replacement = (&'static str, &'static str);
+
 /// The release that deprecates a row, the one that removes it, and its replacement.
-fn end_of(row: &Resource) -> Option<(u32, Option<u32>, Option<(&'static str, &'static str)>)> {
+fn end_of(row: &Resource) -> Option<(u32, Option<u32>, Option<Replacement>)> {
     let own = kind_of(row).and_then(|kind| kind.life_cycle.deprecation).filter(|end| end.version == row.version);
     if let Some(end) = own {
         return Some((end.since, None, end.replacement));

@@ -45,13 +45,16 @@ impl AddressField {
     }
 }
 
+/// A rule about a new object, beside the stored one.
+type AddressRule = fn(&Value, Option<&Value>, &mut Vec<Error>);
+
 /// Addresses in objects of a kind.
 pub(crate) struct AddressRules {
     fields: &'static [AddressField],
     /// Reports whether what an object has in these fields is no address.
     exempts: Option<fn(&Value) -> bool>,
     /// Judges a new object beside the stored one for what is no matter of fields.
-    more: Option<fn(&Value, Option<&Value>, &mut Vec<Error>)>,
+    more: Option<AddressRule>,
 }
 
 impl AddressRules {
@@ -67,7 +70,7 @@ impl AddressRules {
     }
 
     /// Adds a rule for new and updated objects.
-    pub(crate) const fn more(mut self, more: fn(&Value, Option<&Value>, &mut Vec<Error>)) -> Self {
+    pub(crate) const fn more(mut self, more: AddressRule) -> Self {
         self.more = Some(more);
         self
     }

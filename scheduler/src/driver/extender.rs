@@ -190,7 +190,7 @@ impl HttpExtender {
         // A thread that serves `/explain` may not block, and drives nothing while it waits.
         let apart = || self.runtime.block_on(self.send(&self.client, verb, body));
         let joined = std::thread::scope(|threads| threads.spawn(apart).join());
-        joined.unwrap_or_else(|_| Err(ExtenderError::Panicked))
+        joined.unwrap_or(Err(ExtenderError::Panicked))
     }
 
     fn pod(&self, pod: &PodInfo) -> Value {
