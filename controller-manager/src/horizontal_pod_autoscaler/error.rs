@@ -150,7 +150,7 @@ pub enum ProposalError {
         /// The resource.
         resource: String,
         /// Cause.
-        source: MeasureError,
+        source: Box<MeasureError>,
     },
     /// A metric of an object was not measured.
     #[error("unable to get metric {metric}: {object}/{source}")]
@@ -160,7 +160,7 @@ pub enum ProposalError {
         /// Kind, namespace and name of the object.
         object: String,
         /// Cause.
-        source: MeasureError,
+        source: Box<MeasureError>,
     },
     /// An external metric was not measured.
     #[error("unable to get external metric {metric}: {source}")]
@@ -168,7 +168,7 @@ pub enum ProposalError {
         /// Namespace, name and selector of the metric.
         metric: String,
         /// Cause.
-        source: MeasureError,
+        source: Box<MeasureError>,
     },
     /// The measurements are not enough.
     #[error(transparent)]

@@ -133,7 +133,11 @@ fn of_object(
     let value = || {
         let space = s.hpa.metadata.namespace.as_deref().unwrap_or_default();
         let object = format!("{kind} on {space} {name}");
-        value(reading).map_err(|source| ProposalError::Object { metric: m.metric.name.clone(), object, source })
+        value(reading).map_err(|source| ProposalError::Object {
+            metric: m.metric.name.clone(),
+            object,
+            source: Box::new(source),
+        })
     };
     let (p, text, current) = match m.target.type_.as_str() {
         "Value" => {
@@ -189,7 +193,7 @@ fn of_external(
     let values = || {
         let space = s.hpa.metadata.namespace.as_deref().unwrap_or_default();
         let metric = format!("{space}/{}/{shown}", m.metric.name);
-        series(reading).map_err(|source| ProposalError::External { metric, source })
+        series(reading).map_err(|source| ProposalError::External { metric, source: Box::new(source) })
     };
     let (p, current) = if let Some(target) = &m.target.average_value {
         let values = values().map_err(|e| {
@@ -228,7 +232,8 @@ fn of_resource(
     reading: Option<&Measured>,
 ) -> Result<(Proposal, String), ResourceError> {
     let name = || resource.to_owned();
-    let samples = || samples(reading).map_err(|source| ProposalError::Resource { resource: name(), source });
+    let samples =
+        || samples(reading).map_err(|source| ProposalError::Resource { resource: name(), source: Box::new(source) });
     if let Some(target) = &target.average_value {
         let p = samples().and_then(|found| Ok(calculator::per_pod(scene, found, resource, milli(target))?));
         let p = p.map_err(|source| ResourceError::Usage { resource: name(), source })?;

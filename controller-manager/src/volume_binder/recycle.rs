@@ -48,7 +48,7 @@ impl Recyclers {
     /// A file that is none, or holds no pod that could empty a volume.
     pub fn load(host_path: &Recycler, nfs: &Recycler) -> Result<Self, RecyclerError> {
         let one = |recycler: &Recycler, kind: &'static str| {
-            let failed = |source| RecyclerError { kind, path: recycler.path.clone(), source };
+            let failed = |error| RecyclerError { kind, path: recycler.path.clone(), source: Box::new(error) };
             Ok::<_, RecyclerError>((recycler.clone(), template(&recycler.path).map_err(failed)?))
         };
         Ok(Self { host_path: one(host_path, "hostpath")?, nfs: one(nfs, "NFS")? })
@@ -90,7 +90,7 @@ impl Recyclers {
 pub struct RecyclerError {
     kind: &'static str,
     path: String,
-    source: TemplateError,
+    source: Box<TemplateError>,
 }
 
 /// Errors of a file that should hold a pod.

@@ -176,7 +176,7 @@ fn heard(uid: &str, change: WatchEvent<Pod>) -> Option<Result<(), PodFailure>> {
     let ours = |pod: &Pod| object::uid(&pod.metadata) == uid;
     match change {
         WatchEvent::Added(pod) | WatchEvent::Modified(pod) => recycle::verdict(&pod).filter(|_| ours(&pod)),
-        WatchEvent::Deleted(pod) => ours(&pod).then(|| Err(PodFailure::Deleted)),
+        WatchEvent::Deleted(pod) => ours(&pod).then_some(Err(PodFailure::Deleted)),
         WatchEvent::Bookmark(_) | WatchEvent::Error(_) => None,
     }
 }
