@@ -95,7 +95,7 @@ pub async fn await_address(host: &ObjectClient, plan: &mut Plan, deadline: Insta
 /// Waits until every API server is ready. `ask` puts the question over a new connection.
 ///
 /// # Errors
-/// When they are not in time: what one last said.
+/// The last refusal, where not all are ready by the deadline.
 pub async fn wait(deadline: Instant, mut ask: impl AsyncFnMut() -> Result<()>) -> Result<()> {
     let mut answers = 0;
     while answers < ANSWERS {

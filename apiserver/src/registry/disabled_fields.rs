@@ -1,9 +1,9 @@
 //! Fields behind disabled feature gates: dropped from writes unless the stored object uses them already. Enabled gates
 //! may also add or relax validation (`validation/options.rs`). Answers for upstream's `DropDisabledFields`,
-//! `dropDisabledPodFields`.
+//! `DropDisabledPodFields`.
 //!
-//! Which fields of a kind go with which gate its home says; those of pods, which many kinds describe, are a table
-//! ([`table`]). What is not a matter of fields alone is a function ([`pods`]).
+//! A kind's home pairs its fields with their gates; the fields of pods, which many kinds describe, are a table
+//! ([`table`]). Rules about more than fields are functions ([`pods`]).
 
 mod pods;
 mod table;

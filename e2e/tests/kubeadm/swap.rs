@@ -217,8 +217,8 @@ struct Api {
     seen: std::cell::Cell<usize>,
 }
 
-/// One line an answer: the time, how it is, and what curl said. An answer that takes more than a second is slow: curl ends
-/// with 28 then.
+/// A shell loop that prints a line for each answer: the time, `up`, `slow` or `away`, and the words of curl. An answer that
+/// takes more than a second is slow: curl ends with 28 then.
 const ASK: &str = r#"while :; do
   said=$(curl -sk --max-time 1 "https://$1:6443/readyz" | tr '\n' ' '; exit ${PIPESTATUS[0]}) && code=0 || code=$?
   case "$code $said" in "0 ok") is=up ;; 28*) is=slow ;; *) is=away ;; esac

@@ -101,7 +101,7 @@ impl Claim {
         v1::Claim { namespace: self.namespace.clone(), uid: self.uid.clone(), name: self.name.clone() }
     }
 
-    /// Its devices, with the drivers that they are of.
+    /// Devices of the claim, each with the name of its driver.
     pub(super) fn devices(&self) -> impl Iterator<Item = (&String, &Device)> {
         self.drivers.iter().flat_map(|(driver, state)| state.devices.iter().flatten().map(move |of| (driver, of)))
     }

@@ -43,7 +43,7 @@ pub enum WatchdogError {
 /// `SdWatchdogEnabled`.
 ///
 /// # Errors
-/// When the environment that systemd sets does not hold what it should.
+/// A variable of systemd's environment that holds no number, or a time that is not positive.
 pub fn watchdog() -> Result<Option<Duration>, WatchdogError> {
     let variable = |name| std::env::var(name).unwrap_or_default();
     watchdog_of(&variable("WATCHDOG_USEC"), &variable("WATCHDOG_PID"), std::process::id())
