@@ -297,9 +297,20 @@ pub trait VirtualResources: Send + Sync {
     ) -> Option<Result<Value, Status>>;
 }
 
+/// Refusal by the authorizers.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct NotPermitted {
+    /// Reason that they give, which may be empty.
+    pub reason: String,
+}
+
 /// Asks the authorisers whether something is allowed; implemented by `access`.
 #[async_trait]
 pub trait Permits: Send + Sync {
-    /// Asks the authorizers; an error is the reason of the refusal.
-    async fn ask(&self, attributes: &shared::authz::Attributes) -> Result<(), String>;
+    /// Asks the authorizers.
+    ///
+    /// # Errors
+    /// [`NotPermitted`].
+    async fn ask(&self, attributes: &shared::authz::Attributes) -> Result<(), NotPermitted>;
 }

@@ -4,12 +4,12 @@
 //! Where an expression stands says what it may name ([`Dialect`]); a [`Scope`] holds the values, and what is left to
 //! spend. Programs are remembered. Synchronous and pure. Messages are those of upstream's compiler and evaluator.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use shared::cel::{self, Budget, Declared, Error, Extras, Fuel, Program, Type};
+use shared::cel::{self, Budget, Declared, Extras, Fuel, Program, Type};
 use shared::status::field::aggregate;
 
 /// Programs remembered.
@@ -18,7 +18,67 @@ const PROGRAMS: usize = 1024;
 pub const EXHAUSTED: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-type Compiled = Result<Arc<Program>, String>;
+type Compiled = Result<Arc<Program>, ExpressionError>;
+
+/// Error of an expression before it is run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpressionError {
+    /// A text that cannot be compiled.
+    #[error(transparent)]
+    Rejected(#[from] cel::Rejected),
+    /// A result of another type than is wanted.
+    #[error("must evaluate to {wanted} but got {found}")]
+    ResultType {
+        /// The type that is wanted, or a list of them.
+        wanted: &'static str,
+        /// The type that it returns.
+        found: String,
+    },
+    /// A result of this type, which is not truth and cannot turn out to be.
+    #[error("must evaluate to bool or the unknown type, not {0}")]
+    NeverBool(String),
+}
+
+/// Error of an expression that is run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EvaluationError {
+    /// An exhausted cost budget of the request.
+    #[error("{}", EXHAUSTED)]
+    Exhausted,
+    /// An expression that cannot be used.
+    #[error(transparent)]
+    Unusable(#[from] ExpressionError),
+    /// One of several expressions, which cannot be used.
+    #[error("compilation error: {0}")]
+    Compilation(#[source] ExpressionError),
+    /// An expression that fails on these values.
+    #[error("expression '{expression}' resulted in error: {source}")]
+    Failed {
+        /// The expression.
+        expression: String,
+        /// Cause.
+        source: cel::Error,
+    },
+    /// A rule is neither true nor false; this is the rule.
+    #[error("cel expression evaluated to non-bool: {0}")]
+    NotBool(String),
+    /// A result that is neither text nor null.
+    #[error(
+        "valueExpression '{expression}' resulted in unsupported return type: {found}. Return type must be either string or null."
+    )]
+    NotText {
+        /// The expression.
+        expression: String,
+        /// The type that it returned.
+        found: String,
+    },
+    /// A result that JSON cannot hold.
+    #[error(transparent)]
+    NotJson(cel::Error),
+    /// Match conditions that failed, each kind of failure once.
+    #[error("{}", aggregate(.0))]
+    Conditions(Vec<EvaluationError>),
+}
 
 /// Environment of an expression, which decides its variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,28 +177,19 @@ pub enum ResultType {
 }
 
 impl ResultType {
-    fn check(self, got: &Type) -> Result<(), String> {
+    fn check(self, got: &Type) -> Result<(), ExpressionError> {
         let found = got.full();
-        let one = match self {
+        let (wanted, fits) = match self {
             Self::Any => return Ok(()),
-            Self::TextOrNull => {
-                return match got {
-                    Type::String | Type::Null => Ok(()),
-                    _ => Err(format!("must evaluate to one of [string null_type] but got {found}")),
-                };
-            }
-            Self::PerhapsBool => {
-                return match got {
-                    Type::Bool | Type::Any => Ok(()),
-                    _ => Err(format!("must evaluate to bool or the unknown type, not {found}")),
-                };
-            }
-            Self::Bool => "bool",
-            Self::Text => "string",
-            Self::Object => "Object",
-            Self::Patches => "list(JSONPatch)",
+            Self::PerhapsBool if matches!(got, Type::Bool | Type::Any) => return Ok(()),
+            Self::PerhapsBool => return Err(ExpressionError::NeverBool(found)),
+            Self::TextOrNull => ("one of [string null_type]", matches!(got, Type::String | Type::Null)),
+            Self::Bool => ("bool", found == "bool"),
+            Self::Text => ("string", found == "string"),
+            Self::Object => ("Object", found == "Object"),
+            Self::Patches => ("list(JSONPatch)", found == "list(JSONPatch)"),
         };
-        if found == one { Ok(()) } else { Err(format!("must evaluate to {one} but got {found}")) }
+        if fits { Ok(()) } else { Err(ExpressionError::ResultType { wanted, found }) }
     }
 }
 
@@ -197,7 +248,7 @@ impl Names {
         let remembered = known.lock().get(&key).cloned();
         let program = remembered.unwrap_or_else(|| {
             let made = Program::compile_with(expression, &self.declared, self.dialect.extras());
-            let made = made.map(Arc::new).map_err(|e| e.to_string());
+            let made = made.map(Arc::new).map_err(ExpressionError::Rejected);
             let mut known = known.lock();
             if known.len() >= PROGRAMS {
                 known.clear();
@@ -211,7 +262,7 @@ impl Names {
 }
 
 /// Compilation error of an expression; `None` when it is valid.
-pub fn problem(dialect: Dialect, expression: &str, wanted: ResultType) -> Option<String> {
+pub fn problem(dialect: Dialect, expression: &str, wanted: ResultType) -> Option<ExpressionError> {
     Names::of(dialect).compile(expression, wanted).err()
 }
 
@@ -260,66 +311,62 @@ impl<'a> Scope<'a> {
     }
 
     /// Runs an expression.
-    pub fn run(&mut self, expression: &str, wanted: ResultType) -> Result<cel::Value<'a>, String> {
+    pub fn run(&mut self, expression: &str, wanted: ResultType) -> Result<cel::Value<'a>, EvaluationError> {
         let program = self.names.compile(expression, wanted)?;
         self.spend(expression, &program)
     }
 
     /// Runs one of several expressions: a problem of each is told for itself.
-    fn run_one(&mut self, expression: &str, wanted: ResultType) -> Result<cel::Value<'a>, String> {
-        let compiled = self.names.compile(expression, wanted);
-        let program = compiled.map_err(|why| format!("compilation error: {why}"))?;
+    fn run_one(&mut self, expression: &str, wanted: ResultType) -> Result<cel::Value<'a>, EvaluationError> {
+        let program = self.names.compile(expression, wanted).map_err(EvaluationError::Compilation)?;
         self.spend(expression, &program)
     }
 
-    fn spend(&mut self, expression: &str, program: &Program) -> Result<cel::Value<'a>, String> {
+    fn spend(&mut self, expression: &str, program: &Program) -> Result<cel::Value<'a>, EvaluationError> {
         let answer = program.evaluate(&self.values, &mut self.budget);
         if self.budget.is_exhausted() {
-            return Err(EXHAUSTED.to_owned());
+            return Err(EvaluationError::Exhausted);
         }
-        answer.map_err(|why| failed(expression, &why))
+        answer.map_err(|source| EvaluationError::Failed { expression: expression.to_owned(), source })
     }
 
     /// The value of an expression as a tree.
-    pub fn value(&mut self, expression: &str) -> Result<Value, String> {
+    pub fn value(&mut self, expression: &str) -> Result<Value, EvaluationError> {
         let value = self.run(expression, ResultType::Any)?;
-        value.tree(&mut Fuel::default()).map_err(|e| e.to_string())
+        value.tree(&mut Fuel::default()).map_err(EvaluationError::NotJson)
     }
 
     /// The truth of a rule; the error names the rule.
-    pub fn evaluate_bool(&mut self, expression: &str) -> Result<bool, String> {
+    pub fn evaluate_bool(&mut self, expression: &str) -> Result<bool, EvaluationError> {
         match self.run_one(expression, ResultType::Bool)? {
             cel::Value::Bool(answer) => Ok(answer),
-            _ => Err(format!("cel expression evaluated to non-bool: {expression}")),
+            _ => Err(EvaluationError::NotBool(expression.to_owned())),
         }
     }
 
     /// The text of an expression; `None` for null.
-    pub fn text(&mut self, expression: &str, wanted: ResultType) -> Result<Option<String>, String> {
+    pub fn text(&mut self, expression: &str, wanted: ResultType) -> Result<Option<String>, EvaluationError> {
         match self.run_one(expression, wanted)? {
             cel::Value::String(text) => Ok(Some(text.to_string())),
             cel::Value::Null => Ok(None),
-            other => Err(format!(
-                "valueExpression '{expression}' resulted in unsupported return type: {}. Return type must be either string or null.",
-                other.type_name()
-            )),
+            other => {
+                let (expression, found) = (expression.to_owned(), other.type_name().to_string());
+                Err(EvaluationError::NotText { expression, found })
+            }
         }
     }
 }
 
-fn failed(expression: &str, why: &Error) -> String {
-    format!("expression '{expression}' resulted in error: {why}")
-}
-
 /// Evaluates match conditions within their own budget; reports whether all are true. One that is false wins over those
 /// that fail.
-pub fn conditions_hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bool, String> {
+pub fn conditions_hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bool, EvaluationError> {
     scope.spend_from(cel::MATCH_CONDITIONS_BUDGET);
     let mut failures = Vec::new();
     for condition in conditions {
         match scope.evaluate_bool(crate::machinery::tree::text(condition, "/expression")) {
             Ok(true) => {}
             Ok(false) => return Ok(false),
+            Err(why) if failures.contains(&why) => {}
             Err(why) => failures.push(why),
         }
         if scope.is_exhausted() {
@@ -327,9 +374,11 @@ pub fn conditions_hold(conditions: &[Value], scope: &mut Scope<'_>) -> Result<bo
         }
     }
     scope.spend_from(cel::RUNTIME_BUDGET);
-    let mut seen = BTreeSet::new();
-    failures.retain(|f| seen.insert(f.clone()));
-    if failures.is_empty() { Ok(true) } else { Err(aggregate(&failures)) }
+    match failures.len() {
+        0 => Ok(true),
+        1 => Err(failures.remove(0)),
+        _ => Err(EvaluationError::Conditions(failures)),
+    }
 }
 
 #[cfg(test)]
@@ -371,7 +420,12 @@ mod tests {
         assert_eq!(text, Ok(Some("too many: 3".into())));
         assert_eq!(
             scope.evaluate_bool("variables.broken == 1"),
-            Err("expression 'variables.broken == 1' resulted in error: composited variable \"broken\" fails to evaluate: no such key: nope".into())
+            Err(EvaluationError::Failed {
+                expression: "variables.broken == 1".to_owned(),
+                source: cel::Error::Failed(
+                    "composited variable \"broken\" fails to evaluate: no such key: nope".to_owned()
+                )
+            })
         );
     }
 
@@ -381,13 +435,13 @@ mod tests {
         let mut scope = Scope::new(POLICY, &[("object", &object)]);
         let once = "object.list.all(a, object.list.all(b, a + b >= 0))";
         assert_eq!(
-            scope.evaluate_bool(once),
+            scope.evaluate_bool(once).map_err(|e| e.to_string()),
             Err(format!("expression '{once}' resulted in error: operation cancelled: actual cost limit exceeded"))
         );
         for _ in 0..8 {
             assert!(scope.evaluate_bool(once).is_err());
         }
-        assert_eq!(scope.evaluate_bool(once), Err(EXHAUSTED.to_owned()));
+        assert_eq!(scope.evaluate_bool(once), Err(EvaluationError::Exhausted));
     }
 
     #[test]
@@ -415,17 +469,19 @@ mod tests {
                 ),
             ),
         ] {
-            assert_eq!(problem(POLICY, expression, ResultType::Bool).as_deref(), want, "{expression}");
+            let got = problem(POLICY, expression, ResultType::Bool).map(|e| e.to_string());
+            assert_eq!(got.as_deref(), want, "{expression}");
         }
         assert_eq!(problem(Dialect::Claims, "claims.sub.startsWith('a')", ResultType::Bool), None);
         assert_eq!(problem(Dialect::Claims, "dyn(claims.l).all(x, x == claims.a.b[0])", ResultType::Bool), None);
         assert!(
             problem(Dialect::Claims, "claims.l.all(x, x == '')", ResultType::Bool)
-                .is_some_and(|p| p.contains("expression of type 'any' cannot be range of a comprehension"))
+                .is_some_and(|p| p.to_string().contains("expression of type 'any' cannot be range of a comprehension"))
         );
         assert_eq!(problem(Dialect::User, "!user.username.startsWith('system:')", ResultType::Bool), None);
         assert!(
-            problem(Dialect::User, "user.name == ''", ResultType::Bool).is_some_and(|p| p.contains("undefined field"))
+            problem(Dialect::User, "user.name == ''", ResultType::Bool)
+                .is_some_and(|p| p.to_string().contains("undefined field"))
         );
         assert_eq!(problem(Dialect::Review, "request.resourceAttributes.verb == 'get'", ResultType::Bool), None);
         let patches = "[JSONPatch{op: 'add', path: '/a', value: 1}]";

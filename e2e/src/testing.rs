@@ -66,7 +66,7 @@ impl Cluster {
         cluster
     }
 
-    /// As [`Cluster::start`], with cluster DNS where its image has been built.
+    /// Starts a cluster like [`Cluster::start`], with cluster DNS where its image has been built.
     pub fn start_with_dns(arguments: &[&str]) -> Self {
         let mut cluster = Self::not_started();
         let image = cluster.cache.join("images/coredns.tar");
@@ -165,7 +165,7 @@ impl Cluster {
         self.kubectl_args(&line.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// As [`Cluster::kubectl`], for arguments with blanks in them.
+    /// Runs kubectl like [`Cluster::kubectl`], with arguments that have blanks in them.
     pub fn kubectl_args(&self, arguments: &[&str]) -> String {
         let said = self.try_kubectl(arguments, None);
         assert!(said.ok, "kubectl {arguments:?}: {}{}", said.out, said.err);
@@ -235,7 +235,7 @@ impl Cluster {
         run("nsenter", &[&["--target", pid.as_str(), "--mount", "--net"], command].concat(), None)
     }
 
-    /// As [`Cluster::try_on_node`], for commands that must succeed.
+    /// Runs a command like [`Cluster::try_on_node`], which must succeed.
     pub fn on_node(&self, node: &str, command: &[&str]) -> String {
         let said = self.try_on_node(node, command);
         assert!(said.ok, "{command:?} on {node}: {}", said.err);

@@ -13,9 +13,9 @@ use crate::{clusters, control_plane, dns, ha, image, join, load_balancer, networ
 /// Ways to run the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlPlane {
-    /// As processes of a machine.
+    /// Processes of a machine.
     Processes,
-    /// As static pods of a kubelet.
+    /// Static pods of a kubelet.
     StaticPods,
     /// Processes of a machine, several of each: [`ha`].
     HighlyAvailable,

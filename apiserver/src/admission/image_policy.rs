@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use shared::status::Status;
 
-use super::webhooks::{Call, Caller, WebhookAddress, kubeconfig_server};
+use super::webhooks::{Call, Caller, WebhookAddress, WebhookCallError, kubeconfig_server};
 use super::{Attributes, Error, NOTHING, Operation, Plugin};
 use crate::backoff::Backoff;
 use crate::machinery::tree;
@@ -38,6 +38,17 @@ pub(super) struct ImagePolicyWebhook {
     known: Mutex<HashMap<String, (Instant, Value)>>,
 }
 
+/// Error of asking the server about images.
+#[derive(Debug, thiserror::Error)]
+enum ImageReviewError {
+    /// The server does not answer.
+    #[error(transparent)]
+    Call(#[from] WebhookCallError),
+    /// The answer is no JSON.
+    #[error(transparent)]
+    Answer(#[from] serde_json::Error),
+}
+
 /// A setting in seconds or milliseconds: its default when absent, zero when negative.
 fn bounded(policy: &Value, field: &str, least: i64, most: i64, default: i64) -> Result<u64, Error> {
     let value = tree::int(policy, &format!("/{field}")).unwrap_or(0);
@@ -58,8 +69,8 @@ impl ImagePolicyWebhook {
             let why = "couldn't init admission plugin \"ImagePolicyWebhook\": no config specified";
             return Err(Error::Configuration(why.to_owned()));
         }
-        let (url, bundle, identity) = kubeconfig_server(file).map_err(Error::Configuration)?;
-        let target = WebhookAddress::at(&url).map_err(Error::Configuration)?;
+        let (url, bundle, identity) = kubeconfig_server(file)?;
+        let target = WebhookAddress::at(&url)?;
         Ok(Self {
             caller,
             target,
@@ -73,7 +84,7 @@ impl ImagePolicyWebhook {
         })
     }
 
-    async fn review(&self, spec: &Value) -> Result<Value, String> {
+    async fn review(&self, spec: &Value) -> Result<Value, ImageReviewError> {
         let key = spec.to_string();
         if let Some((until, status)) = self.known.lock().get(&key)
             && *until > Instant::now()
@@ -82,7 +93,7 @@ impl ImagePolicyWebhook {
         }
         let review = json!({"apiVersion": "imagepolicy.k8s.io/v1alpha1", "kind": "ImageReview", "spec": spec});
         let answer = self.post(Bytes::from(review.to_string())).await?;
-        let review: Value = serde_json::from_slice(&answer).map_err(|e| e.to_string())?;
+        let review: Value = serde_json::from_slice(&answer)?;
         let status = review.get("status").cloned().unwrap_or_default();
         let keep = if tree::flag(&status, "/allowed") { self.allow_for } else { self.deny_for };
         let mut known = self.known.lock();
@@ -98,7 +109,7 @@ impl ImagePolicyWebhook {
     }
 
     /// Asks until there is an answer or a refusal to give one.
-    async fn post(&self, body: Bytes) -> Result<Vec<u8>, String> {
+    async fn post(&self, body: Bytes) -> Result<Vec<u8>, WebhookCallError> {
         let (mut backoff, mut attempt) = (Backoff::of_webhook(self.pause), 1);
         loop {
             let call = Call {
@@ -111,8 +122,8 @@ impl ImagePolicyWebhook {
             };
             match self.caller.post(call).await {
                 Ok(answer) => return Ok(answer),
-                Err(failed) if attempt >= ATTEMPTS || failed.code.is_some_and(|c| c < 500 && c != 429) => {
-                    return Err(failed.why);
+                Err(failed) if attempt >= ATTEMPTS || failed.code().is_some_and(|c| c < 500 && c != 429) => {
+                    return Err(failed);
                 }
                 Err(_) => backoff.wait().await,
             }
@@ -153,11 +164,11 @@ impl Plugin for ImagePolicyWebhook {
         let status = match asked {
             Ok(status) => status,
             Err(why) if self.fails_open => {
-                tracing::warn!(why, "Failed calling image policy webhook, failing open");
+                tracing::warn!(why = why.to_string(), "Failed calling image policy webhook, failing open");
                 a.annotations.insert(FAILED_OPEN.to_owned(), "true".to_owned());
                 return Ok(());
             }
-            Err(why) => return Err(a.forbidden(why)),
+            Err(why) => return Err(a.forbidden(why.to_string())),
         };
         for (key, value) in tree::map(&status, "/auditAnnotations").into_iter().flatten() {
             if let Some(value) = value.as_str() {

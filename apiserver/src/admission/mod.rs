@@ -51,4 +51,4 @@ pub use plugin::{Attributes, Error, Operation, Plugin, Shared};
 pub use plugins::Deps;
 pub use reinvocation::Reinvocation;
 pub use webhooks::Caller;
-pub(crate) use webhooks::{PATCHES, WebhookAddress, count_outdated, dial_error, outdated};
+pub(crate) use webhooks::{PATCHES, ServiceAddressError, WebhookAddress, count_outdated, dial_error, outdated};

@@ -4,7 +4,7 @@
 use shared::status::Status;
 use shared::types::MIRROR;
 
-use super::node_restriction::{CheckResult, NodeRestriction};
+use super::node_restriction::NodeRestriction;
 use super::{Attributes, NOTHING, Operation};
 use crate::machinery::GroupResource;
 use crate::machinery::tree;
@@ -15,18 +15,18 @@ use crate::registry::core::service_account::SERVICE_ACCOUNTS;
 impl NodeRestriction {
     /// Nodes ask for certificates of their own pods, as what they are. What a late cache may have caused is no verdict:
     /// asking again may help.
-    pub(super) async fn pod_certificate(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
+    pub(super) async fn pod_certificate(&self, a: &Attributes<'_>, node: &str) -> Result<(), Status> {
         if a.operation != Operation::Create {
-            return Ok(Err("unexpected operation".to_owned()));
+            return Err(a.forbidden("unexpected operation"));
         }
         if !a.subresource.is_empty() {
-            return Ok(Err(format!("unexpected subresource {}", a.subresource)));
+            return Err(a.forbidden(format!("unexpected subresource {}", a.subresource)));
         }
         let request = a.object().unwrap_or(NOTHING);
         let of = |field: &str| tree::text(request, &format!("/spec/{field}"));
         let late = |why: String| Err(Status::unknown(&why));
         if of("nodeName") != node {
-            return Ok(Err(format!(
+            return Err(a.forbidden(format!(
                 "PodCertificateRequest.Spec.NodeName={:?}, which is not the requesting node {node:?}",
                 of("nodeName")
             )));
@@ -56,16 +56,16 @@ impl NodeRestriction {
             ));
         }
         if tree::text(&pod, "/spec/nodeName") != node {
-            return Ok(Err(format!(
+            return Err(a.forbidden(format!(
                 "pod {pod_shown:?} is not running on node {node:?} named in the PodCertificateRequest"
             )));
         }
         if tree::annotation(&pod, MIRROR).is_some() {
-            return Ok(Err(format!("pod {pod_shown:?} is a mirror pod")));
+            return Err(a.forbidden(format!("pod {pod_shown:?} is a mirror pod")));
         }
         let account = tree::text(&pod, "/spec/serviceAccountName");
         if account != of("serviceAccountName") {
-            return Ok(Err(format!(
+            return Err(a.forbidden(format!(
                 "PodCertificateRequest for pod {pod_shown:?} contains serviceAccountName ({:?}) that differs from running pod ({account:?})",
                 of("serviceAccountName")
             )));
@@ -78,7 +78,7 @@ impl NodeRestriction {
                 of("serviceAccountUID")
             ));
         }
-        Ok(Ok(()))
+        Ok(())
     }
 }
 

@@ -50,8 +50,6 @@ pub(super) struct NodeRestriction {
     pub requests: bool,
 }
 
-pub(super) type CheckResult = Result<(), String>;
-
 #[async_trait]
 impl Plugin for NodeRestriction {
     async fn admit(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
@@ -59,59 +57,58 @@ impl Plugin for NodeRestriction {
         if node.is_empty() {
             return Err(a.forbidden(format!("could not determine node from user {:?}", a.user.name)));
         }
-        let verdict = match (GroupResource::of(a.resource), a.subresource) {
-            (PODS, "") => self.pod(a, node).await?,
+        match (GroupResource::of(a.resource), a.subresource) {
+            (PODS, "") => self.pod(a, node).await,
             (PODS, "status") => pod_status(a, node),
-            (PODS, "eviction") => self.eviction(a, node).await?,
-            (PODS, other) => {
-                Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
-            }
+            (PODS, "eviction") => self.eviction(a, node).await,
+            (PODS, other) => Err(
+                a.forbidden(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
+            ),
             (NODES, _) => own_node(a, node),
             (PERSISTENT_VOLUME_CLAIMS, "status") => claim_status(a, node),
-            (PERSISTENT_VOLUME_CLAIMS, _) => Err("may only update PVC status".to_owned()),
-            (SERVICE_ACCOUNTS, "token") if a.operation == Operation::Create => self.token(a, node).await?,
+            (PERSISTENT_VOLUME_CLAIMS, _) => Err(a.forbidden("may only update PVC status")),
+            (SERVICE_ACCOUNTS, "token") if a.operation == Operation::Create => self.token(a, node).await,
             (LEASES, _) => lease(a, node),
             (CSI_NODES, _) => same_name(a, node, "can only access CSINode with the same name as the requesting node"),
             (RESOURCE_SLICES, _) => slice(a, node),
             (CERTIFICATE_SIGNING_REQUESTS, "") if self.requests && a.operation == Operation::Create => {
                 signing_request(a, node)
             }
-            (POD_CERTIFICATE_REQUESTS, _) => self.pod_certificate(a, node).await?,
+            (POD_CERTIFICATE_REQUESTS, _) => self.pod_certificate(a, node).await,
             _ => Ok(()),
-        };
-        verdict.map_err(|why| a.forbidden(why))
+        }
     }
 }
 
-fn own_node(a: &Attributes<'_>, node: &str) -> CheckResult {
+fn own_node(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     let object = a.object().unwrap_or(NOTHING);
     let mut name = a.name;
     if a.operation == Operation::Create {
         if tree::has(object, "/spec/configSource") {
-            return Err("is not allowed to create pods with a non-nil configSource".to_owned());
+            return Err(a.forbidden("is not allowed to create pods with a non-nil configSource"));
         }
         let forbidden = forbidden_labels(NOTHING, object);
         if !forbidden.is_empty() {
-            return Err(format!("is not allowed to set the following labels: {}", join(&forbidden)));
+            return Err(a.forbidden(format!("is not allowed to set the following labels: {}", join(&forbidden))));
         }
         if name.is_empty() {
             name = tree::name(object);
         }
     }
     if name != node {
-        return Err(format!("node {node:?} is not allowed to modify node {name:?}"));
+        return Err(a.forbidden(format!("node {node:?} is not allowed to modify node {name:?}")));
     }
     if a.operation == Operation::Update {
         let old = a.old_object.unwrap_or(NOTHING);
         if tree::list(object, "/spec/taints") != tree::list(old, "/spec/taints") {
-            return Err("is not allowed to modify taints".to_owned());
+            return Err(a.forbidden("is not allowed to modify taints"));
         }
         let forbidden = forbidden_labels(old, object);
         if !forbidden.is_empty() {
-            return Err(format!("is not allowed to modify labels: {}", join(&forbidden)));
+            return Err(a.forbidden(format!("is not allowed to modify labels: {}", join(&forbidden))));
         }
         if tree::list(object, "/metadata/ownerReferences") != tree::list(old, "/metadata/ownerReferences") {
-            return Err("is not allowed to modify ownerReferences".to_owned());
+            return Err(a.forbidden("is not allowed to modify ownerReferences"));
         }
     }
     Ok(())
@@ -140,27 +137,29 @@ fn may_set(label: &str) -> bool {
     !kubernetes || KUBELET_LABELS.contains(&label) || KUBELET_NAMESPACES.iter().any(|n| within(n))
 }
 
-fn pod_status(a: &Attributes<'_>, node: &str) -> CheckResult {
+fn pod_status(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     if a.operation != Operation::Update {
-        return Err(format!("unexpected operation {:?}", a.operation.as_str()));
+        return Err(a.forbidden(format!("unexpected operation {:?}", a.operation.as_str())));
     }
     let (old, new) = (a.old_object.unwrap_or(NOTHING), a.object().unwrap_or(NOTHING));
     if tree::text(old, "/spec/nodeName") != node {
-        return Err(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"));
+        return Err(
+            a.forbidden(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"))
+        );
     }
     let labels = |o: &Value| tree::map(o, "/metadata/labels").cloned().unwrap_or_default();
     if labels(old) != labels(new) {
-        return Err(format!("node {node:?} cannot update labels through pod status"));
+        return Err(a.forbidden(format!("node {node:?} cannot update labels through pod status")));
     }
     if tree::list(old, "/status/resourceClaimStatuses") != tree::list(new, "/status/resourceClaimStatuses") {
-        return Err(format!("node {node:?} cannot update resource claim statuses"));
+        return Err(a.forbidden(format!("node {node:?} cannot update resource claim statuses")));
     }
     Ok(())
 }
 
-fn claim_status(a: &Attributes<'_>, node: &str) -> CheckResult {
+fn claim_status(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     if a.operation != Operation::Update {
-        return Err(format!("unexpected operation {:?}", a.operation.as_str()));
+        return Err(a.forbidden(format!("unexpected operation {:?}", a.operation.as_str())));
     }
     let bare = |o: Option<&Value>| {
         let mut o = o.cloned().unwrap_or_default();
@@ -178,44 +177,46 @@ fn claim_status(a: &Attributes<'_>, node: &str) -> CheckResult {
     if bare(a.object()) == bare(a.old_object) {
         return Ok(());
     }
-    Err(format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions"))
+    Err(a.forbidden(format!(
+        "node {node:?} is not allowed to update fields other than status.quantity and status.conditions"
+    )))
 }
 
-fn same_name(a: &Attributes<'_>, node: &str, text: &str) -> CheckResult {
+fn same_name(a: &Attributes<'_>, node: &str, text: &str) -> Result<(), Status> {
     let name = if a.operation == Operation::Create { a.object().map_or("", tree::name) } else { a.name };
-    if name == node { Ok(()) } else { Err(text.to_owned()) }
+    if name == node { Ok(()) } else { Err(a.forbidden(text)) }
 }
 
-fn lease(a: &Attributes<'_>, node: &str) -> CheckResult {
+fn lease(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     if a.namespace != LEASE_NAMESPACE {
-        return Err(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace"));
+        return Err(a.forbidden(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace")));
     }
     same_name(a, node, "can only access node lease with the same name as the requesting node")
 }
 
-fn slice(a: &Attributes<'_>, node: &str) -> CheckResult {
+fn slice(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     let of = |o: Option<&Value>| tree::text(o.unwrap_or(NOTHING), "/spec/nodeName").to_owned();
     match a.operation {
         Operation::Create if of(a.object()) != node => {
-            Err("can only create ResourceSlice with the same NodeName as the requesting node".to_owned())
+            Err(a.forbidden("can only create ResourceSlice with the same NodeName as the requesting node"))
         }
         Operation::Delete if of(a.old_object) != node => {
-            Err("can only delete ResourceSlice with the same NodeName as the requesting node".to_owned())
+            Err(a.forbidden("can only delete ResourceSlice with the same NodeName as the requesting node"))
         }
         _ => Ok(()),
     }
 }
 
-fn signing_request(a: &Attributes<'_>, node: &str) -> CheckResult {
+fn signing_request(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     let request = a.object().unwrap_or(NOTHING);
     if !NODE_SIGNERS.contains(&tree::text(request, "/spec/signerName")) {
         return Ok(());
     }
     let name = super::certificates::common_name(tree::text(request, "/spec/request"));
     match name {
-        None => Err("unable to parse csr".to_owned()),
+        None => Err(a.forbidden("unable to parse csr")),
         Some(name) if name == format!("system:node:{node}") => Ok(()),
-        Some(_) => Err(format!("can only create a node CSR with CN=system:node:{node}")),
+        Some(_) => Err(a.forbidden(format!("can only create a node CSR with CN=system:node:{node}"))),
     }
 }
 
@@ -233,7 +234,7 @@ impl NodeRestriction {
         }
     }
 
-    async fn pod(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
+    async fn pod(&self, a: &Attributes<'_>, node: &str) -> Result<(), Status> {
         match a.operation {
             Operation::Create => self.mirror_pod(a, node).await,
             Operation::Delete => {
@@ -242,76 +243,77 @@ impl NodeRestriction {
                     None => self.find(PODS, a.namespace, a.name).await?,
                 };
                 if tree::text(&pod, "/spec/nodeName") == node {
-                    return Ok(Ok(()));
+                    return Ok(());
                 }
-                Ok(Err(format!("node {node:?} can only delete pods with spec.nodeName set to itself")))
+                Err(a.forbidden(format!("node {node:?} can only delete pods with spec.nodeName set to itself")))
             }
-            other => Ok(Err(format!(
+            other => Err(a.forbidden(format!(
                 "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
                 other.as_str()
             ))),
         }
     }
 
-    async fn mirror_pod(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
+    async fn mirror_pod(&self, a: &Attributes<'_>, node: &str) -> Result<(), Status> {
         let pod = a.object().unwrap_or(NOTHING);
         if tree::annotation(pod, MIRROR).is_none() {
-            return Ok(Err(format!(
+            return Err(a.forbidden(format!(
                 "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
             )));
         }
         if tree::text(pod, "/spec/nodeName") != node {
-            return Ok(Err(format!("node {node:?} can only create pods with spec.nodeName set to itself")));
+            return Err(a.forbidden(format!("node {node:?} can only create pods with spec.nodeName set to itself")));
         }
-        if let Err(why) = owners(pod, node) {
-            return Ok(Err(why));
-        }
+        owners(a, pod, node)?;
         if let [owner] = tree::list(pod, "/metadata/ownerReferences") {
             let own = self.find(NODES, "", node).await?;
             let (wanted, got) = (tree::text(&own, "/metadata/uid"), tree::text(owner, "/uid"));
             if wanted != got {
-                return Ok(Err(format!("node {node} UID mismatch: expected {wanted} got {got}")));
+                return Err(a.forbidden(format!("node {node} UID mismatch: expected {wanted} got {got}")));
             }
         }
-        Ok(leans_on(pod).map_or(Ok(()), |what| Err(format!("node {node:?} can not create pods that reference {what}"))))
+        match leans_on(pod) {
+            Some(what) => Err(a.forbidden(format!("node {node:?} can not create pods that reference {what}"))),
+            None => Ok(()),
+        }
     }
 
-    async fn eviction(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
+    async fn eviction(&self, a: &Attributes<'_>, node: &str) -> Result<(), Status> {
         if a.operation != Operation::Create {
-            return Ok(Err(format!("unexpected operation {}", a.operation.as_str())));
+            return Err(a.forbidden(format!("unexpected operation {}", a.operation.as_str())));
         }
         let name = if a.name.is_empty() { a.object().map_or("", tree::name) } else { a.name };
         if name.is_empty() {
-            return Ok(Err("could not determine pod from request data".to_owned()));
+            return Err(a.forbidden("could not determine pod from request data"));
         }
         let pod = self.find(PODS, a.namespace, name).await?;
         if tree::text(&pod, "/spec/nodeName") == node {
-            return Ok(Ok(()));
+            return Ok(());
         }
-        Ok(Err(format!("node {node} can only evict pods with spec.nodeName set to itself")))
+        Err(a.forbidden(format!("node {node} can only evict pods with spec.nodeName set to itself")))
     }
 
-    async fn token(&self, a: &Attributes<'_>, node: &str) -> Result<CheckResult, Status> {
+    async fn token(&self, a: &Attributes<'_>, node: &str) -> Result<(), Status> {
         let request = a.object().unwrap_or(NOTHING);
         let of = |f: &str| tree::text(request, &format!("/spec/boundObjectRef/{f}"));
         if (of("apiVersion"), of("kind")) != ("v1", "Pod") || of("name").is_empty() {
-            return Ok(Err("node requested token not bound to a pod".to_owned()));
+            return Err(a.forbidden("node requested token not bound to a pod"));
         }
         if of("uid").is_empty() {
-            return Ok(Err("node requested token with a pod binding without a uid".to_owned()));
+            return Err(a.forbidden("node requested token with a pod binding without a uid"));
         }
         let pod = self.find(PODS, a.namespace, of("name")).await?;
         if tree::text(&pod, "/metadata/uid") != of("uid") {
-            return Ok(Err(format!(
+            return Err(a.forbidden(format!(
                 "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
                 of("uid")
             )));
         }
         if tree::text(&pod, "/spec/nodeName") != node {
-            return Ok(Err("node requested token bound to a pod scheduled on a different node".to_owned()));
+            return Err(a.forbidden("node requested token bound to a pod scheduled on a different node"));
         }
         if !self.audiences {
-            return Ok(Ok(()));
+            return Ok(());
         }
         let meant = self.audiences(&pod);
         let asked = tree::strings(request, "/spec/audiences");
@@ -319,12 +321,12 @@ impl NodeRestriction {
         let audience = match asked.as_slice() {
             [] => "",
             [audience] => audience,
-            _ => return Ok(Err("node may only request 0 or 1 audiences".to_owned())),
+            _ => return Err(a.forbidden("node may only request 0 or 1 audiences")),
         };
         if meant.contains(audience) || self.may_ask_for(a, audience).await {
-            return Ok(Ok(()));
+            return Ok(());
         }
-        Ok(Err(format!(
+        Err(a.forbidden(format!(
             "audience {audience:?} not found in pod spec volume, {} is not authorized to request tokens for this audience",
             a.user.name
         )))
@@ -377,21 +379,27 @@ impl NodeRestriction {
     }
 }
 
-fn owners(pod: &Value, node: &str) -> CheckResult {
+fn owners(a: &Attributes<'_>, pod: &Value, node: &str) -> Result<(), Status> {
     let owner = match tree::list(pod, "/metadata/ownerReferences") {
         [] => return Ok(()),
         [one] => one,
-        _ => return Err(format!("node {node:?} can only create pods with a single owner reference set to itself")),
+        _ => {
+            return Err(
+                a.forbidden(format!("node {node:?} can only create pods with a single owner reference set to itself"))
+            );
+        }
     };
     let of = |f: &str| tree::text(owner, f);
     if (of("/apiVersion"), of("/kind"), of("/name")) != ("v1", "Node", node) {
-        return Err(format!("node {node:?} can only create pods with an owner reference set to itself"));
+        return Err(a.forbidden(format!("node {node:?} can only create pods with an owner reference set to itself")));
     }
     if !tree::flag(owner, "/controller") {
-        return Err(format!("node {node:?} can only create pods with a controller owner reference set to itself"));
+        return Err(
+            a.forbidden(format!("node {node:?} can only create pods with a controller owner reference set to itself"))
+        );
     }
     if tree::flag(owner, "/blockOwnerDeletion") {
-        return Err(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
+        return Err(a.forbidden(format!("node {node:?} must not set blockOwnerDeletion on an owner reference")));
     }
     Ok(())
 }

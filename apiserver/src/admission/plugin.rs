@@ -141,4 +141,13 @@ pub enum Error {
     /// A configuration that cannot be read or used.
     #[error("{0}")]
     Configuration(String),
+    /// A kubeconfig of webhooks.
+    #[error(transparent)]
+    Credentials(#[from] super::webhooks::CredentialsError),
+    /// The address of a webhook.
+    #[error(transparent)]
+    Target(#[from] super::webhooks::TargetError),
+    /// The default levels of pod security.
+    #[error(transparent)]
+    PodSecurity(#[from] super::pod_security::PolicyConfigError),
 }

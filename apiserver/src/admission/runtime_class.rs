@@ -28,7 +28,7 @@ impl Plugin for RuntimeClass {
         let Some(pod) = a.object.as_deref_mut() else { return Ok(()) };
         match take_over(pod, &class) {
             Ok(()) => Ok(()),
-            Err(text) => Err(a.forbidden(text)),
+            Err(why) => Err(a.forbidden(why.to_string())),
         }
     }
 
@@ -71,12 +71,30 @@ impl RuntimeClass {
     }
 }
 
-fn take_over(pod: &mut Value, class: &Value) -> Result<(), String> {
+/// A pod that contradicts its runtime class.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum ConflictWithClass {
+    /// Another overhead.
+    #[error("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")]
+    Overhead,
+    /// A node selector that asks for another value.
+    #[error("conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted}; pod.spec.nodeSelector[{key}] = {value}")]
+    NodeSelector {
+        /// Key of the selector.
+        key: String,
+        /// Value of the runtime class.
+        wanted: String,
+        /// Value of the pod.
+        value: String,
+    },
+}
+
+fn take_over(pod: &mut Value, class: &Value) -> Result<(), ConflictWithClass> {
     let fixed = resource_list::read(class, "/overhead/podFixed");
     if !fixed.is_empty() {
         let own = resource_list::read(pod, "/spec/overhead");
         if !own.is_empty() && own != fixed {
-            return Err("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead".to_owned());
+            return Err(ConflictWithClass::Overhead);
         }
         *tree::field(pod, &["spec", "overhead"]) = resource_list::write(&fixed);
     }
@@ -88,9 +106,8 @@ fn take_over(pod: &mut Value, class: &Value) -> Result<(), String> {
             let wanted_text = wanted.as_str().unwrap_or("").to_owned();
             match own.get(&key).and_then(Value::as_str) {
                 Some(value) if value != wanted_text => {
-                    return Err(format!(
-                        "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted_text}; pod.spec.nodeSelector[{key}] = {value}"
-                    ));
+                    let value = value.to_owned();
+                    return Err(ConflictWithClass::NodeSelector { key, wanted: wanted_text, value });
                 }
                 _ => drop(own.insert(key, json!(wanted_text))),
             }
@@ -124,7 +141,7 @@ mod tests {
         assert_eq!(pod["spec"]["tolerations"], json!([{"key": "vm", "operator": "Exists"}]));
         let mut other = json!({"spec": {"nodeSelector": {"vm": "no"}}});
         assert_eq!(
-            take_over(&mut other, &class),
+            take_over(&mut other, &class).map_err(|e| e.to_string()),
             Err("conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no".to_owned())
         );
     }

@@ -9,7 +9,9 @@ use futures::StreamExt as _;
 use proto::Value;
 
 use super::backend::Backend;
+use super::error::ForwardError;
 use super::service::ApiService;
+use crate::admission::ServiceAddressError;
 use crate::api::Reader;
 use crate::machinery::tree;
 use crate::registry::api_services::Condition;
@@ -74,25 +76,41 @@ pub(super) async fn check_server(api: &ApiService, backend: &Backend, reader: &d
     while let Some(outcome) = attempts.next().await {
         match outcome {
             Ok(()) => return Condition::passed(),
-            Err(why) => last = why,
+            Err(why) => last = why.to_string(),
         }
     }
     Condition::no("FailedDiscoveryCheck", last)
 }
 
-async fn attempt(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Result<(), String> {
+/// A discovery document that a server does not give.
+#[derive(Debug, thiserror::Error)]
+enum DiscoveryCheckError {
+    /// A service without an address.
+    #[error(transparent)]
+    Address(#[from] ServiceAddressError),
+    /// A refusal.
+    #[error("failing or missing response from {url}: bad status from {url}: {code}")]
+    Status { url: String, code: u16 },
+    /// No answer.
+    #[error("failing or missing response from {url}: Get {url:?}: {source}")]
+    Get { url: String, source: ForwardError },
+    /// No answer in time.
+    #[error(
+        "failing or missing response from {0}: Get {0:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+    )]
+    Deadline(String),
+}
+
+async fn attempt(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Result<(), DiscoveryCheckError> {
     let path = api.path();
     let url = format!("https://{}{path}", backend.address(reader)?);
     // Whether it is the right server is for those to say who send something.
     let probe = backend.probe(reader, &path);
-    let failed = |why: String| format!("failing or missing response from {url}: {why}");
     match tokio::time::timeout(PATIENCE, probe).await {
         Ok(Ok(code)) if (200..300).contains(&code) => Ok(()),
-        Ok(Ok(code)) => Err(failed(format!("bad status from {url}: {code}"))),
-        Ok(Err(why)) => Err(failed(format!("Get {url:?}: {why}"))),
-        Err(_) => Err(failed(format!(
-            "Get {url:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-        ))),
+        Ok(Ok(code)) => Err(DiscoveryCheckError::Status { url, code }),
+        Ok(Err(source)) => Err(DiscoveryCheckError::Get { url, source }),
+        Err(_) => Err(DiscoveryCheckError::Deadline(url)),
     }
 }
 

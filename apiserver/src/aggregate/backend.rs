@@ -1,7 +1,6 @@
 //! Connections to one other server: HTTP/2 or HTTP/1.1 with the front proxy's certificate, kept open between requests.
 //! Answers for upstream's `kube-aggregator/pkg/apiserver/handler_proxy.go`.
 
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +21,10 @@ use shared::host_port;
 use shared::run::{Shutdown, TaskGroup};
 
 use super::Aggregator;
+use super::error::{BackendError, ForwardError, io_error, is_tls};
 use super::pool::Pool;
 use super::service::ServiceReference;
-use crate::admission::{WebhookAddress, count_outdated, dial_error};
+use crate::admission::{ServiceAddressError, WebhookAddress, count_outdated};
 use crate::api::Reader;
 use crate::authn::front_proxy;
 use crate::egress::{Egress, NetworkContext};
@@ -105,7 +105,7 @@ fn http(tls: ClientConfig, name: &ServerName<'static>, (egress, aggregator): (&E
 }
 
 /// A request of the server itself, as a user.
-fn own(address: &str, path: &str, user: &UserInfo, headers: &[(&str, &str)]) -> Result<http::Request<Body>, String> {
+fn own(address: &str, path: &str, user: &UserInfo, headers: &[(&str, &str)]) -> http::Result<http::Request<Body>> {
     let mut head = http::Request::get(format!("https://{address}{path}"))
         .header(front_proxy::USER, &user.name)
         .header("user-agent", "kube-aggregator");
@@ -115,18 +115,17 @@ fn own(address: &str, path: &str, user: &UserInfo, headers: &[(&str, &str)]) -> 
     for (name, value) in headers {
         head = head.header(*name, *value);
     }
-    head.body(Empty::new().map_err(|never| match never {}).boxed_unsync()).map_err(|e| e.to_string())
+    head.body(Empty::new().map_err(|never| match never {}).boxed_unsync())
 }
 
 impl Backend {
     /// A server behind a service.
-    pub(super) fn new(behind: &ServiceReference, aggregator: &Aggregator) -> Result<Self, String> {
+    pub(super) fn new(behind: &ServiceReference, aggregator: &Aggregator) -> Result<Self, BackendError> {
         let tls = |trust: Trust| cert::client_tls(trust, aggregator.pair.clone());
-        let unusable = |e: cert::CertError| format!("unable to load root certificates: {e}");
-        let anybody = tls(Trust::Anybody).map_err(unusable)?;
-        let tls = trust(behind).and_then(tls).map_err(unusable)?;
+        let anybody = tls(Trust::Anybody).map_err(BackendError::Authorities)?;
+        let tls = trust(behind).and_then(tls).map_err(BackendError::Authorities)?;
         let target = WebhookAddress::service(&behind.namespace, &behind.name, behind.port);
-        let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
+        let name = ServerName::try_from(target.server.clone())?;
         let (direct, egress) = (aggregator.direct, aggregator.egress.clone());
         let client = http(tls.clone(), &name, (&egress, aggregator));
         let probe = http(anybody, &name, (&egress, aggregator));
@@ -134,11 +133,11 @@ impl Backend {
     }
 
     /// Other servers of this kind, at any address.
-    pub(super) fn peers(trust: Trust, aggregator: &Aggregator) -> Result<Self, String> {
-        let tls = |trust: Trust| cert::client_tls(trust, aggregator.pair.clone()).map_err(|e| e.to_string());
+    pub(super) fn peers(trust: Trust, aggregator: &Aggregator) -> Result<Self, BackendError> {
+        let tls = |trust: Trust| cert::client_tls(trust, aggregator.pair.clone());
         let (anybody, tls) = (tls(Trust::Anybody)?, tls(trust)?);
         let target = WebhookAddress::service("default", "kubernetes", 443);
-        let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
+        let name = ServerName::try_from(target.server.clone())?;
         let egress = Egress::default();
         let client = http(tls.clone(), &name, (&egress, aggregator));
         let probe = http(anybody, &name, (&egress, aggregator));
@@ -146,7 +145,7 @@ impl Backend {
     }
 
     /// Current address of the server: `host:port`.
-    pub(super) fn address(&self, reader: &dyn Reader) -> Result<String, String> {
+    pub(super) fn address(&self, reader: &dyn Reader) -> Result<String, ServiceAddressError> {
         self.target.address(reader, self.direct)
     }
 
@@ -168,15 +167,15 @@ impl Backend {
         head: http::request::Builder,
         payload: Option<Payload>,
         address: &str,
-    ) -> Result<ProxiedResponse, String> {
+    ) -> Result<ProxiedResponse, ForwardError> {
         let Some(mut payload) = payload else {
             let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
-            let request = head.body(body).map_err(|e| e.to_string())?;
+            let request = head.body(body)?;
             return Ok(ProxiedResponse { answer: self.exchange(request, address).await?, rest: None });
         };
         let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, Error>>(CHUNKS);
         let chunks = futures::stream::unfold(receiver, |mut r| async move { r.recv().await.map(|chunk| (chunk, r)) });
-        let request = head.body(StreamBody::new(chunks).boxed_unsync()).map_err(|e| e.to_string())?;
+        let request = head.body(StreamBody::new(chunks).boxed_unsync())?;
         let mut pump = Box::pin(
             async move {
                 while let Some(chunk) = payload.next().await {
@@ -200,8 +199,12 @@ impl Backend {
         Ok(ProxiedResponse { answer, rest })
     }
 
-    async fn exchange(&self, request: http::Request<Body>, address: &str) -> Result<http::Response<Incoming>, String> {
-        self.client.client().request(request).await.map_err(|error| self.describe(address, &error))
+    async fn exchange(
+        &self,
+        request: http::Request<Body>,
+        address: &str,
+    ) -> Result<http::Response<Incoming>, ForwardError> {
+        self.client.client().request(request).await.map_err(|error| self.failed(address, error))
     }
 
     /// A request of the server itself; code, media type, ETag and body.
@@ -211,7 +214,7 @@ impl Backend {
         path: &str,
         headers: &[(&str, &str)],
         limit: usize,
-    ) -> Result<FetchedDocument, String> {
+    ) -> Result<FetchedDocument, ForwardError> {
         self.fetch_as((&self.address(reader)?, path), &aggregator(), headers, limit).await
     }
 
@@ -222,50 +225,31 @@ impl Backend {
         user: &UserInfo,
         headers: &[(&str, &str)],
         limit: usize,
-    ) -> Result<FetchedDocument, String> {
+    ) -> Result<FetchedDocument, ForwardError> {
         let answer = self.exchange(own(address, path, user, headers)?, address).await?;
         let text = |name: &str| answer.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         let (code, kind, etag) = (answer.status().as_u16(), text("content-type"), text("etag"));
         if answer.size_hint().lower() > limit as u64 {
-            return Err("the answer is too large".to_owned());
+            return Err(ForwardError::TooLarge);
         }
-        let body = Limited::new(answer.into_body(), limit).collect().await.map_err(|e| e.to_string())?;
+        let body = Limited::new(answer.into_body(), limit).collect().await?;
         Ok(FetchedDocument { code, kind, etag, body: body.to_bytes() })
     }
 
     /// The code of the answer to a request of the server itself, from whoever is there.
-    pub(super) async fn probe(&self, reader: &dyn Reader, path: &str) -> Result<u16, String> {
+    pub(super) async fn probe(&self, reader: &dyn Reader, path: &str) -> Result<u16, ForwardError> {
         let address = self.address(reader)?;
         let answer = self.probe.client().request(own(&address, path, &aggregator(), &[])?).await;
-        answer.map(|answer| answer.status().as_u16()).map_err(|error| self.describe(&address, &error))
+        answer.map(|answer| answer.status().as_u16()).map_err(|error| self.failed(&address, error))
     }
 
-    /// Describes a failure in Go's words.
-    fn describe(&self, address: &str, error: &hyper_util::client::legacy::Error) -> String {
-        let mut source = error.source();
-        while let Some(inner) = source {
-            if let Some(io) = inner.downcast_ref::<std::io::Error>().map(unwrapped) {
-                let tls = io.get_ref().is_some_and(|e| e.is::<rustls::Error>());
-                if tls {
-                    count_outdated("kube_aggregator", io);
-                }
-                return if tls { cert::refused(&self.target.server, io) } else { dial_error(address, io) };
-            }
-            if let Some(hyper) = inner.downcast_ref::<hyper::Error>()
-                && (hyper.is_incomplete_message() || hyper.is_closed() || hyper.is_canceled())
-            {
-                return "EOF".to_owned();
-            }
-            source = inner.source();
+    /// The error of an exchange. Certificates of an old kind are counted.
+    fn failed(&self, address: &str, error: hyper_util::client::legacy::Error) -> ForwardError {
+        if let Some(io) = io_error(&error).filter(|io| is_tls(io)) {
+            count_outdated("kube_aggregator", io);
         }
-        error.to_string()
+        ForwardError::Exchange { server: self.target.server.clone(), address: address.to_owned(), error }
     }
-}
-
-/// The error that errors of the same kind were put around.
-fn unwrapped(error: &std::io::Error) -> &std::io::Error {
-    let inner = error.get_ref().and_then(|e| e.downcast_ref::<std::io::Error>());
-    inner.map_or(error, unwrapped)
 }
 
 /// An answer to the server itself.

@@ -211,7 +211,7 @@ impl Controller {
                     Some(remote) => remote.backend.clone(),
                     None => {
                         let a = &self.aggregator;
-                        Backend::new(behind, a).map(Arc::new)
+                        Backend::new(behind, a).map(Arc::new).map_err(Arc::new)
                     }
                 };
                 self.remotes.insert(key, Arc::new(Remote { service: service.clone(), backend }));
@@ -389,7 +389,7 @@ async fn look_at(aggregator: Arc<Aggregator>, remote: Arc<Remote>, verdict: Opti
     let backend = match &remote.backend {
         Ok(backend) => backend,
         Err(why) => {
-            let condition = Condition { status: "False", reason: "FailedDiscoveryCheck", message: why.clone() };
+            let condition = Condition { status: "False", reason: "FailedDiscoveryCheck", message: why.to_string() };
             return CheckResult { name, condition: verdict.unwrap_or(condition), entry: None };
         }
     };

@@ -191,14 +191,15 @@ fn text<'v>(value: &'v Value, field: &str) -> &'v str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::{Discovered, GROUP, Remote, preference};
+    use crate::aggregate::{BackendError, Discovered, GROUP, Remote, preference};
 
     fn add(directory: &mut Directory, spec: Value) {
         let name = format!("{}.{}", text(&spec, "version"), text(&spec, "group"));
         let service = ApiService::read(&json!({"metadata": {"name": name}, "spec": spec}));
         directory.services.insert(service.key(), Arc::new(service.clone()));
         if service.behind.is_some() {
-            directory.remotes.insert(service.key(), Arc::new(Remote { service, backend: Err("none".to_owned()) }));
+            let backend = Err(Arc::new(BackendError::Name(rustls_pki_types::InvalidDnsNameError)));
+            directory.remotes.insert(service.key(), Arc::new(Remote { service, backend }));
         }
     }
 

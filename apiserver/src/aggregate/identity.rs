@@ -5,6 +5,7 @@ use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use shared::authn::UserInfo;
 use shared::flags::FlagSet;
 
+use super::error::ForwardError;
 use crate::authn::FrontProxyHeaders;
 use crate::authn::front_proxy::{EXTRA, GROUP, UID, USER};
 
@@ -26,18 +27,18 @@ impl Headers {
     ///
     /// # Errors
     /// Something of it fits into no header: the server behind would take the caller for less than it is.
-    pub(super) fn set(&self, headers: &mut HeaderMap, user: &UserInfo) -> Result<(), String> {
+    pub(super) fn set(&self, headers: &mut HeaderMap, user: &UserInfo) -> Result<(), ForwardError> {
         let theirs: Vec<HeaderName> = headers.keys().filter(|name| self.own.has(name.as_str())).cloned().collect();
         for name in theirs {
             headers.remove(name);
         }
-        let mut add = |name: &str, value: &str| -> Result<(), String> {
-            let invalid = || format!("net/http: invalid header field value for {:?}", canonical(name));
+        let mut add = |name: &str, value: &str| {
+            let invalid = || ForwardError::Header(canonical(name));
             let named = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
             // Any byte but control characters, as Go sends names and groups of any language.
             let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| invalid())?;
             headers.append(named, value);
-            Ok(())
+            Ok::<(), ForwardError>(())
         };
         add(USER, &user.name)?;
         if self.uid && !user.uid.is_empty() {
@@ -114,7 +115,7 @@ mod tests {
         own.set(&mut headers, &user).expect("told");
         assert_eq!(headers.get(GROUP).map(HeaderValue::as_bytes), Some("équipe".as_bytes()));
         let user = UserInfo { groups: vec!["a\nb".to_owned()], ..user };
-        let refused = own.set(&mut HeaderMap::new(), &user);
+        let refused = own.set(&mut HeaderMap::new(), &user).map_err(|e| e.to_string());
         assert_eq!(refused, Err("net/http: invalid header field value for \"X-Remote-Group\"".to_owned()));
     }
 }

@@ -9,6 +9,7 @@ mod availability;
 mod backend;
 mod controller;
 pub mod discovery;
+mod error;
 mod identity;
 mod meters;
 pub mod openapi;
@@ -31,6 +32,7 @@ use shared::run::{Shutdown, TaskGroup};
 use crate::api::{Api, Reader, ServerContext};
 use crate::egress::Egress;
 pub use backend::Backend;
+pub use error::{BackendError, ForwardError};
 pub use proxy::holding;
 pub use service::{ApiService, GROUP, GroupVersion, PROXIED, preference};
 
@@ -39,7 +41,7 @@ pub struct Remote {
     /// API service.
     pub service: ApiService,
     /// Connections to it, or why there can be none.
-    backend: Result<Arc<Backend>, String>,
+    backend: Result<Arc<Backend>, Arc<BackendError>>,
 }
 
 /// Discovery of an aggregated server.
@@ -137,10 +139,10 @@ impl Aggregator {
     ///
     /// # Errors
     /// A file that cannot be used.
-    pub fn to_peers(&self, authorities: &str) -> Result<Backend, String> {
+    pub fn to_peers(&self, authorities: &str) -> Result<Backend, BackendError> {
         let read = || Authorities::from_pem(&shared::cert::read(authorities)?);
         let trust = if authorities.is_empty() { Ok(Trust::System) } else { read().map(Trust::Authorities) };
-        Backend::peers(trust.map_err(|e| e.to_string())?, self)
+        Backend::peers(trust?, self)
     }
 
     /// Asks another server of this kind, as a user; code and body of the answer.
@@ -154,7 +156,7 @@ impl Aggregator {
         user: &UserInfo,
         headers: &[(&str, &str)],
         limit: usize,
-    ) -> Result<(u16, Bytes), String> {
+    ) -> Result<(u16, Bytes), ForwardError> {
         backend.fetch_as(place, user, headers, limit).await.map(|fetched| (fetched.code, fetched.body))
     }
 

@@ -141,7 +141,7 @@ impl Aggregator {
         match tokio::time::timeout(PATIENCE, fetched).await {
             Ok(Ok(answer)) => Some(answer),
             Ok(Err(why)) => {
-                tracing::debug!(path, why, "Failed to fetch OpenAPI document");
+                tracing::debug!(path, why = why.to_string(), "Failed to fetch OpenAPI document");
                 None
             }
             Err(_) => None,

@@ -16,6 +16,7 @@ use shared::url::{Url, escaped_path, sorted_query};
 
 use super::PROXIED;
 use super::backend::{Backend, ProxiedResponse};
+use super::error::ForwardError;
 use super::{Aggregator, Remote};
 use crate::connect::{
     BandwidthLimit, HOP_BY_HOP, Links, ask_packed, body, carried, forward, forwarded, forwarded_for, led_back,
@@ -50,12 +51,13 @@ impl Aggregator {
         if !remote.service.is_available() {
             return Err((503, UNAVAILABLE.to_owned()));
         }
-        let backend = remote.backend.as_ref().map_err(|why| (500, why.clone()))?;
+        let backend = remote.backend.as_ref().map_err(|why| (500, why.to_string()))?;
         let address = backend.address(self.reader.as_ref()).map_err(|why| {
-            tracing::warn!(service = remote.service.name, why, "Failed to resolve the address of an APIService");
+            let (service, why) = (&remote.service.name, why.to_string());
+            tracing::warn!(service, why, "Failed to resolve the address of an APIService");
             (503, UNAVAILABLE.to_owned())
         })?;
-        let failed = |why: String| (503, format!("error trying to reach service: {why}"));
+        let failed = |why: ForwardError| (503, format!("error trying to reach service: {why}"));
         let sent =
             self.send_on((backend, &address), request, payload, |headers| self.dress(headers, request, user, audit_id));
         match sent.await.map_err(failed)? {
@@ -83,7 +85,7 @@ impl Aggregator {
         payload: web::Payload,
         user: &UserInfo,
         audit_id: &str,
-    ) -> Result<HttpResponse, String> {
+    ) -> Result<HttpResponse, ForwardError> {
         let sent = self.send_on((backend, address), request, payload, |headers| {
             self.dress(headers, request, user, audit_id)?;
             headers.insert(HeaderName::from_static(PROXIED), HeaderValue::from_static("true"));
@@ -92,7 +94,8 @@ impl Aggregator {
         match sent.await? {
             ProxyOutcome::Switched(response) => Ok(response),
             ProxyOutcome::ProxiedResponse(sent, packed) => {
-                led_back(passed_on(sent), links(address), packed).await.map_err(|status| status.message)
+                let response = led_back(passed_on(sent), links(address), packed).await;
+                response.map_err(|status| ForwardError::Answer(status.into()))
             }
         }
     }
@@ -102,15 +105,16 @@ impl Aggregator {
         (backend, address): (&Backend, &str),
         request: &HttpRequest,
         payload: web::Payload,
-        dress: impl FnOnce(&mut HeaderMap) -> Result<(), String>,
-    ) -> Result<ProxyOutcome, String> {
+        dress: impl FnOnce(&mut HeaderMap) -> Result<(), ForwardError>,
+    ) -> Result<ProxyOutcome, ForwardError> {
         let (path, target) = target(request);
         if upgrade::protocol(request).is_some() {
             let mut headers = forwarded(&upgrade::headers(request), true, &self.headers.own);
             dress(&mut headers)?;
             let head = RequestHead { method: request.method().to_string(), path_and_query: target, headers };
             let switched = carried(request, payload, &backend.origin(address), head, BandwidthLimit::default()).await;
-            return switched.map_err(|e| e.to_string())?.map(ProxyOutcome::Switched).map_err(|status| status.message);
+            let switched = switched.map_err(ForwardError::Upgrade)?;
+            return switched.map(ProxyOutcome::Switched).map_err(|status| ForwardError::Answer(status.into()));
         }
         let mut headers = forwarded(request.headers(), false, &self.headers.own);
         dress(&mut headers)?;
@@ -141,7 +145,7 @@ impl Aggregator {
         request: &HttpRequest,
         user: &UserInfo,
         audit_id: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), ForwardError> {
         self.headers.set(headers, user)?;
         let mut set = |name: &'static str, value: &str| {
             if let Ok(value) = HeaderValue::from_str(value) {

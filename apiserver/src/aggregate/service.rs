@@ -24,7 +24,7 @@ pub(super) const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged"
 pub struct ServiceReference {
     /// Namespace of the service.
     pub namespace: String,
-    /// Its name.
+    /// Name of the service.
     pub name: String,
     /// One of its ports.
     pub port: i64,

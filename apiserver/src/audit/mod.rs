@@ -4,6 +4,7 @@
 //! of a request, nothing is copied and nothing is made. Answers for upstream's audit filters and plugins.
 
 mod client;
+mod error;
 pub mod event;
 mod log;
 pub mod policy;
@@ -32,6 +33,7 @@ use crate::admission::PATCHES;
 use crate::egress::Egress;
 use crate::machinery::meta::micro_time;
 pub(crate) use client::{source_ips, user_agent};
+pub use error::{AuditError, PolicyError, PolicyFileError};
 use event::{AuthenticationMetadata, Event, ObjectRef};
 use policy::{Level, Omit, Policy, Stage};
 pub use recorder::RequestRecorder;
@@ -69,13 +71,13 @@ impl Audit {
     /// From the flags; `None` where they want no audit.
     ///
     /// # Errors
-    /// Upstream's words.
+    /// [`AuditError`].
     pub async fn from_flags(
         flags: &FlagSet,
         egress: &Egress,
         tasks: &TaskGroup,
         shutdown: &Shutdown,
-    ) -> Result<Option<Arc<Self>>, String> {
+    ) -> Result<Option<Arc<Self>>, AuditError> {
         let (events, rejected) = (
             single(
                 "apiserver_audit_event_total",
@@ -94,7 +96,7 @@ impl Audit {
             }
             return Ok(None);
         }
-        let policy = Policy::read(&path).map_err(|e| format!("loading audit policy file: {e}"))?;
+        let policy = Policy::read(&path)?;
         if sinks.is_empty() {
             return Ok(None);
         }

@@ -5,8 +5,9 @@ use serde_json::Value;
 use shared::authz::Attributes;
 use shared::config::{self, ConfigError, Unknown};
 use shared::os;
-use shared::status::field::{Error, Path, aggregate};
+use shared::status::field::{Error, Path};
 
+use super::error::{PolicyError, PolicyFileError};
 use crate::machinery::tree;
 
 /// Audit level.
@@ -157,22 +158,20 @@ impl Policy {
     /// Reads a file.
     ///
     /// # Errors
-    /// Upstream's words.
-    pub fn read(path: &str) -> Result<Self, String> {
+    /// [`PolicyFileError`].
+    pub fn read(path: &str) -> Result<Self, PolicyFileError> {
         if path.is_empty() {
-            return Err("file path not specified".to_owned());
+            return Err(PolicyFileError::NoPath);
         }
-        let bytes = os::read(path).map_err(|why| format!("failed to read file path {path:?}: {why}"))?;
-        Self::parse(&bytes).map_err(|e| format!("{e}: from file {path}"))
+        let bytes = os::read(path).map_err(|source| PolicyFileError::Read { path: path.to_owned(), source })?;
+        Self::parse(&bytes).map_err(|source| PolicyFileError::Invalid { path: path.to_owned(), source })
     }
 
     /// Decodes a policy; unknown fields are dropped with a warning, as upstream does.
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
+    fn parse(bytes: &[u8]) -> Result<Self, PolicyError> {
         let tree = config::decode(bytes, "Policy", Unknown::Warn).map_err(|e| match e {
-            ConfigError::NoKind(_) | ConfigError::NoVersion(_) => {
-                "unknown group version field audit.k8s.io/__internal, Kind=Policy in policy".to_owned()
-            }
-            other => format!("failed decoding: {other}"),
+            ConfigError::NoKind(_) | ConfigError::NoVersion(_) => PolicyError::NoVersion,
+            other => PolicyError::Decode(other),
         })?;
         let mut errors = Vec::new();
         let omit = Omit {
@@ -184,9 +183,9 @@ impl Policy {
         let rules: Vec<Rule> =
             rules.iter().enumerate().map(|(i, rule)| read_rule(rule, &omit, &root.index(i), &mut errors)).collect();
         if !errors.is_empty() {
-            return Err(aggregate(&errors));
+            return Err(PolicyError::Invalid(errors));
         }
-        if rules.is_empty() { Err("loaded illegal policy with 0 rules".to_owned()) } else { Ok(Self { rules, omit }) }
+        if rules.is_empty() { Err(PolicyError::NoRules) } else { Ok(Self { rules, omit }) }
     }
 
     /// Selects the level of a request, and the omissions.
@@ -284,7 +283,8 @@ mod tests {
     use super::*;
 
     fn policy(rules: &str) -> Result<Policy, String> {
-        Policy::parse(format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}").as_bytes())
+        let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}");
+        Policy::parse(text.as_bytes()).map_err(|e| e.to_string())
     }
 
     fn on(user: &str, verb: &str, group: &str, resource: &str, namespace: &str, name: &str) -> Attributes {
@@ -376,11 +376,11 @@ mod tests {
             assert_eq!(policy(rules).expect_err("refused"), want, "{rules}");
         }
         assert_eq!(
-            Policy::parse(b"rules: [{level: None}]").expect_err("refused"),
+            Policy::parse(b"rules: [{level: None}]").expect_err("refused").to_string(),
             "unknown group version field audit.k8s.io/__internal, Kind=Policy in policy"
         );
         assert_eq!(
-            Policy::read("/nowhere/policy.yaml").expect_err("refused"),
+            Policy::read("/nowhere/policy.yaml").expect_err("refused").to_string(),
             "failed to read file path \"/nowhere/policy.yaml\": open /nowhere/policy.yaml: no such file or directory"
         );
     }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::error::{AuditError, DeliveryError};
 use super::event::Event;
 use super::log::{self, Log};
 use crate::backoff::Backoff;
@@ -41,9 +42,9 @@ impl AuditDestination {
         }
     }
 
-    async fn send(&self, events: &[Arc<Event>]) -> Result<(), String> {
+    async fn send(&self, events: &[Arc<Event>]) -> Result<(), DeliveryError> {
         match self {
-            AuditDestination::Log(log) => log.write(events).map_err(|e| e.to_string()),
+            AuditDestination::Log(log) => Ok(log.write(events)?),
             AuditDestination::Webhook { remote, pause } => post(remote, *pause, events).await,
         }
     }
@@ -56,19 +57,19 @@ fn list(events: &[Arc<Event>]) -> String {
     json!({"kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": items}).to_string()
 }
 
-async fn post(remote: &Remote, pause: Duration, events: &[Arc<Event>]) -> Result<(), String> {
+async fn post(remote: &Remote, pause: Duration, events: &[Arc<Event>]) -> Result<(), DeliveryError> {
     let body = Bytes::from(list(events));
     let (mut left, mut backoff) = (TRIES, Backoff::of_webhook(pause));
     loop {
         left -= 1;
         // Whatever is wrong may be well the next time, and nothing is lost by trying once more: events have ids.
-        let text = match remote.post(body.clone(), DEADLINE).await {
+        let error = match remote.post(body.clone(), DEADLINE).await {
             Ok(reply) if reply.is_success() => return Ok(()),
-            Ok(reply) => reply.failure(),
-            Err(error) => error.to_string(),
+            Ok(reply) => DeliveryError::Refused(reply.failure()),
+            Err(error) => error.into(),
         };
         if left == 0 {
-            return Err(text);
+            return Err(error);
         }
         backoff.wait().await;
     }
@@ -129,7 +130,7 @@ struct Backend {
 
 impl Backend {
     /// Sends, and counts what was lost; a batch that is lost does not take the others with it.
-    async fn send(&self, events: &[Arc<Event>]) -> Result<(), String> {
+    async fn send(&self, events: &[Arc<Event>]) -> Result<(), DeliveryError> {
         let (batches, dropped) = match self.limits {
             Some(limits) => limits.split(events),
             None => (vec![events.to_vec()], 0),
@@ -140,7 +141,7 @@ impl Backend {
         let mut all = Ok(());
         for batch in batches {
             if let Err(error) = self.target.send(&batch).await {
-                failed(self.target.name(), batch.len(), &error);
+                failed(self.target.name(), batch.len(), &error.to_string());
                 all = Err(error);
             }
         }
@@ -277,23 +278,23 @@ async fn run(out: Backend, mut events: mpsc::Receiver<Arc<Event>>, how: Batching
 /// The sinks of the flags.
 ///
 /// # Errors
-/// Upstream's words.
+/// [`AuditError`].
 pub(super) async fn from_flags(
     flags: &FlagSet,
     egress: &Egress,
     tasks: &TaskGroup,
     shutdown: &Shutdown,
-) -> Result<Vec<Sink>, String> {
+) -> Result<Vec<Sink>, AuditError> {
     let mut sinks = Vec::new();
     let path = flags.string("audit-log-path");
     if !path.is_empty() {
         let format = flags.string("audit-log-format");
         if !matches!(format.as_str(), "json" | "legacy") {
-            return Err(format!("invalid audit log format {format}, allowed formats are \"legacy,json\""));
+            return Err(AuditError::LogFormat(format));
         }
-        let number = |name: &str| -> Result<u64, String> {
-            let value = flags.integer(name);
-            u64::try_from(value).map_err(|_| format!("--{name} {value} can't be a negative number"))
+        let number = |flag: &str| {
+            let value = flags.integer(flag);
+            u64::try_from(value).map_err(|_| AuditError::Negative { flag: flag.to_owned(), value })
         };
         let options = log::Options {
             legacy: format == "legacy",
@@ -303,13 +304,13 @@ pub(super) async fn from_flags(
             compress: flags.boolean("audit-log-compress"),
             path,
         };
-        let log = Log::new(options).map_err(|e| format!("ensureLogFile: {e}"))?;
+        let log = Log::new(options).map_err(AuditError::Log)?;
         sinks.push(sink("log", AuditDestination::Log(log), flags, tasks, shutdown)?);
     }
     let kubeconfig = flags.string("audit-webhook-config-file");
     if !kubeconfig.is_empty() {
         let remote = Remote::from_kubeconfig(&kubeconfig, egress.proxied(NetworkContext::ControlPlane)).await;
-        let remote = remote.map_err(|e| format!("initializing audit webhook: {e}"))?;
+        let remote = remote.map_err(AuditError::Webhook)?;
         let target = AuditDestination::Webhook { remote, pause: flags.duration("audit-webhook-initial-backoff") };
         sinks.push(sink("webhook", target, flags, tasks, shutdown)?);
     }
@@ -317,35 +318,28 @@ pub(super) async fn from_flags(
 }
 
 fn sink(
-    what: &str,
+    backend: &'static str,
     target: AuditDestination,
     flags: &FlagSet,
     tasks: &TaskGroup,
     shutdown: &Shutdown,
-) -> Result<Sink, String> {
-    let name = |rest: &str| format!("audit-{what}-{rest}");
+) -> Result<Sink, AuditError> {
+    let name = |rest: &str| format!("audit-{backend}-{rest}");
     let count = |rest: &str| usize::try_from(flags.integer(&name(rest))).unwrap_or(0);
     let version = flags.string(&name("version"));
     if version != "audit.k8s.io/v1" {
-        return Err(format!("invalid audit {what} API version {version}, allowed versions are \"audit.k8s.io/v1\""));
+        return Err(AuditError::Version { backend, version });
     }
     let limits = Limits { event: count("truncate-max-event-size"), batch: count("truncate-max-batch-size") };
     if flags.boolean(&name("truncate-enabled")) && limits.event > limits.batch {
-        return Err(format!(
-            "maximum event size must not be greater than maximum batch size: {} > {}",
-            limits.event, limits.batch
-        ));
+        return Err(AuditError::EventSize { event: limits.event, batch: limits.batch });
     }
     let out = Backend { target, limits: flags.boolean(&name("truncate-enabled")).then_some(limits) };
     match flags.string(&name("mode")).as_str() {
         "blocking" => return Ok(Sink::Blocking { out: BackendHandle(out), strict: false }),
         "blocking-strict" => return Ok(Sink::Blocking { out: BackendHandle(out), strict: true }),
         "batch" => {}
-        other => {
-            return Err(format!(
-                "invalid audit {what} mode {other}, allowed modes are \"batch,blocking,blocking-strict\""
-            ));
-        }
+        other => return Err(AuditError::Mode { backend, mode: other.to_owned() }),
     }
     let rate = (flags.float(&name("batch-throttle-qps")), flags.float(&name("batch-throttle-burst")));
     let throttled = flags.boolean(&name("batch-throttle-enable"));
@@ -354,16 +348,16 @@ fn sink(
         size: count("batch-max-size"),
         wait: flags.duration(&name("batch-max-wait")),
         rate: throttled.then_some(rate),
-        at_once: if what == "log" { 1 } else { WEBHOOK_BATCHES },
+        at_once: if backend == "log" { 1 } else { WEBHOOK_BATCHES },
     };
     if batching.buffer == 0 || batching.size == 0 {
-        return Err(format!("invalid audit batch {what} max batch size {}, must be a positive number", batching.size));
+        return Err(AuditError::BatchSize { backend, size: batching.size });
     }
     if throttled && (rate.0 <= 0.0 || rate.1 <= 0.0) {
-        return Err(format!("invalid audit batch {what} throttle QPS {}, must be a positive number", rate.0));
+        return Err(AuditError::Throttle { backend, qps: rate.0 });
     }
     let (sender, receiver) = mpsc::channel(batching.buffer);
-    let task = if what == "log" { "audit-log" } else { "audit-webhook" };
+    let task = if backend == "log" { "audit-log" } else { "audit-webhook" };
     tasks.spawn(task, run(out, receiver, batching, shutdown.clone()));
     Ok(Sink::Batch(sender))
 }
@@ -448,7 +442,7 @@ mod tests {
         ] {
             let flags = FlagSet::of("kube-apiserver", args).expect("flags");
             let got = from_flags(&flags, &Egress::default(), &TaskGroup::new(), &Shutdown::new()).await.err();
-            assert_eq!(got.as_deref(), Some(want));
+            assert_eq!(got.map(|e| e.to_string()).as_deref(), Some(want));
         }
     }
 }

@@ -10,6 +10,28 @@ use super::rbac::Rule;
 
 const VERSION: &str = "abac.authorization.kubernetes.io/v1beta1";
 
+/// Fault of a line of a policy file.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PolicyLineError {
+    /// No JSON, or not that of a policy; this is the text of the decoder.
+    #[error("{0}")]
+    Json(String),
+    /// Another kind or version.
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    Kind {
+        /// The kind.
+        kind: String,
+        /// Group and version.
+        api_version: String,
+    },
+}
+
+impl From<serde_json::Error> for PolicyLineError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error.to_string())
+    }
+}
+
 /// A policy file that is of no use.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
@@ -32,7 +54,7 @@ pub enum Error {
         /// The line's text.
         text: String,
         /// Cause.
-        why: String,
+        why: PolicyLineError,
     },
 }
 
@@ -60,15 +82,15 @@ struct Versioned {
 }
 
 impl AbacPolicy {
-    fn read(text: &str) -> Result<Self, String> {
-        let versioned: Versioned = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        if versioned.api_version.is_empty() && versioned.kind.is_empty() {
-            return serde_json::from_str(text).map(Self::modernised).map_err(|e| e.to_string());
+    fn read(text: &str) -> Result<Self, PolicyLineError> {
+        let Versioned { api_version, kind, spec } = serde_json::from_str(text)?;
+        if api_version.is_empty() && kind.is_empty() {
+            return Ok(serde_json::from_str(text).map(Self::modernised)?);
         }
-        if versioned.api_version != VERSION || versioned.kind != "Policy" {
-            return Err(format!("no kind {:?} is registered for version {:?}", versioned.kind, versioned.api_version));
+        if api_version != VERSION || kind != "Policy" {
+            return Err(PolicyLineError::Kind { kind, api_version });
         }
-        Ok(versioned.spec.for_the_authenticated(false))
+        Ok(spec.for_the_authenticated(false))
     }
 
     /// In both forms `*` for a user or group means whoever is authenticated; in the old form nothing does, too.

@@ -53,7 +53,7 @@ fn invalid(text: impl Into<String>) -> ConfigError {
 pub struct Configured {
     /// Mode.
     pub mode: Mode,
-    /// Its name.
+    /// Name of the authorizer.
     pub name: String,
     /// For webhooks: the kubeconfig file and the rest.
     pub webhook: Option<(String, Options)>,
@@ -320,7 +320,7 @@ fn read_conditions(conditions: &[Value], path: &Path, errors: &mut Vec<Error>) -
         } else if expressions.iter().any(|e| e == expression) {
             errors.push(Error::duplicate(at, expression));
         } else if let Some(why) = expressions::problem(Dialect::Review, expression, ResultType::Bool) {
-            errors.push(Error::invalid(at, expression, &why));
+            errors.push(Error::invalid(at, expression, &why.to_string()));
         } else {
             expressions.push(expression.to_owned());
         }

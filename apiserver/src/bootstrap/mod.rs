@@ -54,6 +54,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Interval at which the objects of flow control are reconciled.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
+/// A post-start hook that has not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not finished")]
+pub struct HookUnfinished;
+
 /// Progress of the post-start hooks.
 #[derive(Debug)]
 pub struct HookProgress {
@@ -72,10 +77,10 @@ impl HookProgress {
     }
 
     /// Reports the result of a check: an error until its hook has finished.
-    pub fn check(&self, hook: &str) -> Result<(), String> {
+    pub fn check(&self, hook: &str) -> Result<(), HookUnfinished> {
         let at = HOOKS.iter().position(|h| *h == hook);
         let done = at.is_none_or(|i| self.done[i].load(Ordering::Acquire) || (HOOKS[i] == RBAC && !self.rbac));
-        if done { Ok(()) } else { Err("not finished".to_owned()) }
+        if done { Ok(()) } else { Err(HookUnfinished) }
     }
 
     fn finish(&self, hook: &str) {
@@ -297,7 +302,7 @@ mod tests {
     #[test]
     fn checks() {
         let progress = HookProgress::new(true);
-        assert_eq!(progress.check(RBAC), Err("not finished".into()));
+        assert_eq!(progress.check(RBAC), Err(HookUnfinished));
         progress.finish(RBAC);
         assert_eq!(progress.check(RBAC), Ok(()));
         assert_eq!(HookProgress::new(false).check(RBAC), Ok(()));

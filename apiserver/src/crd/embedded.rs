@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 
 use proto::Value;
-use proto::json::{self, Strictness};
+use proto::json::{self, DecodeError, Strictness};
 use proto::schema::{self, Message};
 use serde_json::Map;
 use shared::status::field::{Error, Path};
@@ -105,7 +105,11 @@ impl Coercion {
                 self.unknown.extend(unknown.iter().map(|field| format!("{}.metadata.{field}", place.warned)));
             }
             (Err(why), Malformed::Refused) => {
-                return Err(Error::invalid(Path::new(&place.refused).child("metadata"), metadata.take(), &why));
+                return Err(Error::invalid(
+                    Path::new(&place.refused).child("metadata"),
+                    metadata.take(),
+                    &why.to_string(),
+                ));
             }
             (Err(_), Malformed::Dropped) => drop_malformed(metadata),
         }
@@ -119,10 +123,10 @@ fn object_meta() -> Option<&'static Message> {
 }
 
 /// Metadata as it is understood, and the names of what is not known in it.
-fn read(metadata: &Value) -> Result<(Value, Vec<String>), String> {
+fn read(metadata: &Value) -> Result<(Value, Vec<String>), DecodeError> {
     let Some(schema) = object_meta() else { return Ok((metadata.clone(), Vec::new())) };
     let text = metadata.to_string();
-    let decoded = json::decode(schema, text.as_bytes(), Strictness::Warn).map_err(|e| e.to_string())?;
+    let decoded = json::decode(schema, text.as_bytes(), Strictness::Warn)?;
     let name = |warning: &String| {
         warning.strip_prefix("unknown field \"").and_then(|w| w.strip_suffix('"')).map(str::to_owned)
     };

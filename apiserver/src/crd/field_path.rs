@@ -2,28 +2,51 @@
 
 use proto::Value;
 
-const UNKNOWN: &str = "does not refer to a valid field";
-const END: &str = "unexpected end of JSON path";
+/// Fault of a path, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FieldPathError {
+    /// The schema does not describe the field.
+    #[error("does not refer to a valid field")]
+    Unknown,
+    /// An end where something has to follow.
+    #[error("unexpected end of JSON path")]
+    End,
+    /// Names may stand behind dots alone.
+    #[error("array notation is not allowed")]
+    Brackets,
+    /// This stands where a name has to begin.
+    #[error("expected [ or . but got: {0}")]
+    NoStep(String),
+    /// This stands where a bracket has to be closed.
+    #[error("expected ] but got {0}")]
+    Open(String),
+    /// This stands where a name in quotes has to be.
+    #[error("expected single quoted string but got {0}")]
+    Unquoted(String),
+    /// A name in quotes escapes this character.
+    #[error("invalid string literal: invalid escape char \\{0}")]
+    Escape(char),
+}
 
 /// Follows a path through a schema: the names on it, and what the schema says of the place it leads to.
 ///
 /// # Errors
-/// Upstream's words for what is wrong with the path; without `brackets` names stand behind dots alone.
-pub fn follow<'s>(path: &str, schema: &'s Value, brackets: bool) -> Result<(Vec<String>, &'s Value), String> {
+/// [`FieldPathError`]; without `brackets` names stand behind dots alone.
+pub fn follow<'s>(path: &str, schema: &'s Value, brackets: bool) -> Result<(Vec<String>, &'s Value), FieldPathError> {
     let (mut names, mut place, mut rest) = (Vec::new(), schema, path);
     while let Some(token) = take(&mut rest) {
         let name = match token {
-            "[" if !brackets => return Err("array notation is not allowed".to_owned()),
-            "[" => unquoted(take(&mut rest).ok_or(END)?)?,
-            "." => take(&mut rest).ok_or(END)?.to_owned(),
-            other => return Err(format!("expected [ or . but got: {other}")),
+            "[" if !brackets => return Err(FieldPathError::Brackets),
+            "[" => unquoted(take(&mut rest).ok_or(FieldPathError::End)?)?,
+            "." => take(&mut rest).ok_or(FieldPathError::End)?.to_owned(),
+            other => return Err(FieldPathError::NoStep(other.to_owned())),
         };
-        place = below(place, &name).ok_or(UNKNOWN)?;
+        place = below(place, &name).ok_or(FieldPathError::Unknown)?;
         names.push(name);
         if token == "[" {
-            match take(&mut rest).ok_or(END)? {
+            match take(&mut rest).ok_or(FieldPathError::End)? {
                 "]" => {}
-                other => return Err(format!("expected ] but got {other}")),
+                other => return Err(FieldPathError::Open(other.to_owned())),
             }
         }
     }
@@ -54,9 +77,9 @@ fn take<'t>(rest: &mut &'t str) -> Option<&'t str> {
     Some(token)
 }
 
-fn unquoted(token: &str) -> Result<String, String> {
+fn unquoted(token: &str) -> Result<String, FieldPathError> {
     let inner = token.strip_prefix('\'').and_then(|t| t.strip_suffix('\''));
-    let inner = inner.ok_or_else(|| format!("expected single quoted string but got {token}"))?;
+    let inner = inner.ok_or_else(|| FieldPathError::Unquoted(token.to_owned()))?;
     let (mut text, mut rest) = (String::new(), inner.chars());
     while let Some(c) = rest.next() {
         if c != '\\' {
@@ -72,7 +95,7 @@ fn unquoted(token: &str) -> Result<String, String> {
             Some('t') => '\t',
             Some('v') => '\u{b}',
             Some(same @ ('\'' | '\\')) => same,
-            Some(other) => return Err(format!("invalid string literal: invalid escape char \\{other}")),
+            Some(other) => return Err(FieldPathError::Escape(other)),
             None => '\\',
         });
     }
@@ -97,17 +120,17 @@ mod tests {
             (".spec['it\\'s']", true, Ok("integer")),
             (".spec['a.b']", false, Err("array notation is not allowed")),
             (".list[0]", true, Err("expected single quoted string but got 0")),
-            (".list['0']", true, Err(UNKNOWN)),
-            (".list.x", true, Err(UNKNOWN)),
+            (".list['0']", true, Err("does not refer to a valid field")),
+            (".list.x", true, Err("does not refer to a valid field")),
             ("spec", true, Err("expected [ or . but got: spec")),
-            (".", true, Err(END)),
-            (".spec[", true, Err(END)),
-            (".spec['a.b'", true, Err(END)),
+            (".", true, Err("unexpected end of JSON path")),
+            (".spec[", true, Err("unexpected end of JSON path")),
+            (".spec['a.b'", true, Err("unexpected end of JSON path")),
             (".spec['a.b'x]", true, Err("expected ] but got x")),
             (".spec['\\x']", true, Err("invalid string literal: invalid escape char \\x")),
-            (".spec..a", true, Err(UNKNOWN)),
+            (".spec..a", true, Err("does not refer to a valid field")),
         ] {
-            let found = follow(path, &schema, brackets);
+            let found = follow(path, &schema, brackets).map_err(|e| e.to_string());
             let found = found.as_ref().map(|(_, place)| place["type"].as_str().unwrap_or_default());
             assert_eq!(found.map_err(String::as_str), want, "{path}");
         }

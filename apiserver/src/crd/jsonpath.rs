@@ -12,6 +12,29 @@ const MAX_FILTERS: usize = 8;
 /// Most values one path yields.
 const MAX_VALUES: usize = 10_000;
 
+/// Fault of a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JsonPathError {
+    /// Filters stand in filters without end.
+    #[error("filters are nested too deeply")]
+    TooDeep,
+    /// Too many steps.
+    #[error("path is too long")]
+    TooLong,
+    /// A bracket is not closed.
+    #[error("unterminated array")]
+    Open,
+    /// A bracket holds no index.
+    #[error("invalid array index")]
+    NoIndex,
+    /// This is no index.
+    #[error("invalid array index {0}")]
+    Index(String),
+    /// A filter compares this, which is neither a path nor JSON.
+    #[error("unrecognized filter operand {0}")]
+    Operand(String),
+}
+
 /// A path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonPath(Vec<PathStep>);
@@ -36,14 +59,14 @@ enum Operand {
 
 impl JsonPath {
     /// Reads a path that begins with `.` (braces around it are allowed).
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, JsonPathError> {
         Self::within(text, 0)
     }
 
     /// One that stands in so many filters.
-    fn within(text: &str, filters: usize) -> Result<Self, String> {
+    fn within(text: &str, filters: usize) -> Result<Self, JsonPathError> {
         if filters > MAX_FILTERS {
-            return Err("filters are nested too deeply".to_owned());
+            return Err(JsonPathError::TooDeep);
         }
         let text = text.trim();
         let inner = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(text);
@@ -52,7 +75,7 @@ impl JsonPath {
         let mut steps = Vec::new();
         while !rest.is_empty() {
             if steps.len() >= MAX_STEPS {
-                return Err("path is too long".to_owned());
+                return Err(JsonPathError::TooLong);
             }
             let (step, tail) = step(rest, filters)?;
             steps.push(step);
@@ -76,7 +99,7 @@ impl JsonPath {
     }
 }
 
-fn step(text: &str, filters: usize) -> Result<(PathStep, &str), String> {
+fn step(text: &str, filters: usize) -> Result<(PathStep, &str), JsonPathError> {
     if let Some(rest) = text.strip_prefix("..") {
         return Ok((PathStep::Descend, if rest.starts_with(['[', '.']) { rest } else { &text[1..] }));
     }
@@ -130,8 +153,8 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-fn bracket(text: &str, filters: usize) -> Result<(PathStep, &str), String> {
-    let end = closing(text).ok_or("unterminated array")?;
+fn bracket(text: &str, filters: usize) -> Result<(PathStep, &str), JsonPathError> {
+    let end = closing(text).ok_or(JsonPathError::Open)?;
     let (inner, rest) = (text[1..end].trim(), &text[end + 1..]);
     if let Some(filter) = inner.strip_prefix("?(").and_then(|f| f.strip_suffix(')')) {
         return Ok((comparison(filter, filters + 1)?, rest));
@@ -161,7 +184,7 @@ fn split(text: &str, at: char) -> Vec<&str> {
     parts
 }
 
-fn element(text: &str) -> Result<PathStep, String> {
+fn element(text: &str) -> Result<PathStep, JsonPathError> {
     if text == "*" {
         return Ok(PathStep::All);
     }
@@ -170,20 +193,20 @@ fn element(text: &str) -> Result<PathStep, String> {
             return Ok(PathStep::Field(name.replace("\\.", ".")));
         }
     }
-    let number = |t: &str| -> Result<Option<i64>, String> {
-        let t = t.trim();
-        if t.is_empty() { Ok(None) } else { t.parse().map(Some).map_err(|_| format!("invalid array index {t}")) }
+    let number = |t: &str| match t.trim() {
+        "" => Ok(None),
+        t => t.parse::<i64>().map(Some).map_err(|_| JsonPathError::Index(t.to_owned())),
     };
     let parts: Vec<&str> = text.split(':').collect();
     match parts.as_slice() {
-        [one] => number(one)?.map(PathStep::Index).ok_or_else(|| "invalid array index".to_owned()),
+        [one] => number(one)?.map(PathStep::Index).ok_or(JsonPathError::NoIndex),
         [from, to] => Ok(PathStep::Slice(number(from)?, number(to)?, 1)),
         [from, to, by] => Ok(PathStep::Slice(number(from)?, number(to)?, number(by)?.filter(|n| *n > 0).unwrap_or(1))),
-        _ => Err(format!("invalid array index {text}")),
+        _ => Err(JsonPathError::Index(text.to_owned())),
     }
 }
 
-fn comparison(text: &str, filters: usize) -> Result<PathStep, String> {
+fn comparison(text: &str, filters: usize) -> Result<PathStep, JsonPathError> {
     for operator in ["==", "!=", "<=", ">=", "<", ">"] {
         if let Some((left, right)) = text.split_once(operator) {
             return Ok(PathStep::Filter(operand(left, filters)?, operator, operand(right, filters)?));
@@ -192,7 +215,7 @@ fn comparison(text: &str, filters: usize) -> Result<PathStep, String> {
     Ok(PathStep::Filter(operand(text, filters)?, "exists", Operand::Literal(Value::Null)))
 }
 
-fn operand(text: &str, filters: usize) -> Result<Operand, String> {
+fn operand(text: &str, filters: usize) -> Result<Operand, JsonPathError> {
     let text = text.trim();
     if text.starts_with(['@', '$', '.']) {
         return JsonPath::within(text, filters).map(Operand::Path);
@@ -202,7 +225,7 @@ fn operand(text: &str, filters: usize) -> Result<Operand, String> {
             return Ok(Operand::Literal(Value::from(inner)));
         }
     }
-    serde_json::from_str(text).map(Operand::Literal).map_err(|_| format!("unrecognized filter operand {text}"))
+    serde_json::from_str(text).map(Operand::Literal).map_err(|_| JsonPathError::Operand(text.to_owned()))
 }
 
 fn walk<'v>(step: &PathStep, value: &'v Value) -> Vec<&'v Value> {
@@ -314,8 +337,7 @@ mod tests {
     fn filters_in_filters_have_an_end() {
         let nested = |depth: usize| format!(".a{}{}", "[?(@.b".repeat(depth), ")]".repeat(depth));
         assert!(JsonPath::parse(&nested(MAX_FILTERS)).is_ok());
-        let refused = "filters are nested too deeply".to_owned();
-        assert_eq!(JsonPath::parse(&nested(MAX_FILTERS + 1)), Err(refused.clone()));
-        assert_eq!(JsonPath::parse(&nested(20_000)), Err(refused));
+        assert_eq!(JsonPath::parse(&nested(MAX_FILTERS + 1)), Err(JsonPathError::TooDeep));
+        assert_eq!(JsonPath::parse(&nested(20_000)), Err(JsonPathError::TooDeep));
     }
 }

@@ -206,8 +206,18 @@ pub fn value_at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
     path.iter().try_fold(object, |v, step| v.get(step))
 }
 
+/// A value that has another type than the subresource `scale` needs, in the words of upstream's accessors.
+#[derive(Debug, thiserror::Error)]
+#[error(".{} accessor error: {shown} is of the type {found}, expected {wanted}", .path.join("."))]
+struct AccessorError {
+    path: Vec<String>,
+    shown: String,
+    found: &'static str,
+    wanted: &'static str,
+}
+
 /// Returns the value at a path, or an error when a value on the way is no object.
-fn nested<'v>(object: &'v Value, path: &[String]) -> Result<Option<&'v Value>, String> {
+fn nested<'v>(object: &'v Value, path: &[String]) -> Result<Option<&'v Value>, AccessorError> {
     let mut at = object;
     for (i, step) in path.iter().enumerate() {
         match at {
@@ -222,9 +232,8 @@ fn nested<'v>(object: &'v Value, path: &[String]) -> Result<Option<&'v Value>, S
     Ok(Some(at))
 }
 
-fn misfit(path: &[String], value: &Value, wanted: &str) -> String {
-    let (shown, kind) = (go_print(value), go_type(value));
-    format!(".{} accessor error: {shown} is of the type {kind}, expected {wanted}", path.join("."))
+fn misfit(path: &[String], value: &Value, wanted: &'static str) -> AccessorError {
+    AccessorError { path: path.to_owned(), shown: go_print(value), found: go_type(value), wanted }
 }
 
 fn replicas(path: &[String], object: &Value, out: &mut Vec<Error>) {
@@ -234,7 +243,7 @@ fn replicas(path: &[String], object: &Value, out: &mut Vec<Error>) {
         Err(why) => Err(why),
     };
     let (shown, why) = match found {
-        Err(why) => (0, why),
+        Err(why) => (0, why.to_string()),
         Ok(n) if n < 0 => (n, "should be a non-negative integer".to_owned()),
         Ok(n) if n > i64::from(i32::MAX) => (n, format!("should be less than or equal to {}", i32::MAX)),
         Ok(_) => return,
@@ -250,7 +259,7 @@ fn scale_status(scale: &Scale, object: &Value, out: &mut Vec<Error>) {
         Ok(Some(value)) => misfit(path, value, "string"),
         Err(why) => why,
     };
-    out.push(Error::invalid(Path::new(&format!(".{}", path.join("."))), "", &why));
+    out.push(Error::invalid(Path::new(&format!(".{}", path.join("."))), "", &why.to_string()));
 }
 
 /// A write of `status` changes that and nothing else but who owns it.

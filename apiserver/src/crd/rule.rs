@@ -4,8 +4,25 @@
 use std::sync::OnceLock;
 
 use proto::Value;
-use shared::cel::Program;
+use shared::cel::{Program, Rejected};
 use shared::status::field::ErrorKind;
+
+/// Error of compiling a rule or its message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RuleCompileError {
+    /// The expression cannot be compiled.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+    /// The schema has no types for expressions.
+    #[error("unable to convert structural schema to CEL declarations")]
+    NoTypes,
+    /// A rule is neither true nor false.
+    #[error("cel expression must evaluate to a bool")]
+    NotBool,
+    /// A message is no text.
+    #[error("must evaluate to a string")]
+    NotText,
+}
 
 /// Validation rule of a schema, compiled.
 #[derive(Debug)]
@@ -16,7 +33,7 @@ pub struct Rule {
     pub(super) reason: ErrorKind,
     pub(super) field_path: Option<String>,
     pub(super) optional_old: bool,
-    pub(super) program: OnceLock<Result<Program, String>>,
+    pub(super) program: OnceLock<Result<Program, RuleCompileError>>,
     pub(super) message_program: OnceLock<Option<Program>>,
 }
 

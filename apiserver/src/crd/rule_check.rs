@@ -7,6 +7,7 @@ use shared::status::field::{Error, Path};
 
 use super::costs::{Costs, RULE_COST, too_expensive};
 use super::field_path;
+use super::rule::RuleCompileError;
 use super::schema::{Additional, ListKind, MAX_DEPTH, Schema};
 use super::schema_options::SchemaOptions;
 use super::types::{Decl, cardinality, factor};
@@ -99,16 +100,15 @@ impl RuleCheck<'_> {
     fn one(&mut self, rule: &Value, decl: &Decl, path: &Path, times: u64, apart: Option<&Path>) {
         let text = |key: &str| rule[key].as_str().unwrap_or("");
         let declared = variables(&decl.of, rule["optionalOldSelf"] == true);
-        let program = compiled(text("rule"), &declared, &Type::Bool, "cel expression must evaluate to a bool");
+        let program = compiled(text("rule"), &declared, &Type::Bool, RuleCompileError::NotBool);
         match &program {
             Ok(program) => self.charge(path.child("rule"), "estimated rule cost", cost(program, decl, times)),
-            Err(why) => self.complain(path.child("rule"), rule, why),
+            Err(why) => self.complain(path.child("rule"), rule, &why.to_string()),
         }
         // The message of a rule that cannot be run does not matter.
         if program.is_ok() && !text("messageExpression").trim().is_empty() {
             let at = path.child("messageExpression");
-            let wrong = "must evaluate to a string";
-            match compiled(text("messageExpression"), &declared, &Type::String, wrong) {
+            match compiled(text("messageExpression"), &declared, &Type::String, RuleCompileError::NotText) {
                 Ok(message) => self.charge(at, "estimated messageExpression cost", cost(&message, decl, times)),
                 Err(why) => self.complain(at, rule, &format!("messageExpression {why}")),
             }
@@ -195,10 +195,13 @@ pub(super) fn variables(of: &Type, optional: bool) -> Declared {
     Declared::from([("self".to_owned(), of.clone()), ("oldSelf".to_owned(), old)])
 }
 
-fn compiled(source: &str, declared: &Declared, wanted: &Type, wrong: &str) -> Result<Program, String> {
-    let program = Program::compile(source, declared).map_err(|e| e.to_string())?;
-    if !program.result().is(wanted) {
-        return Err(wrong.to_owned());
-    }
-    Ok(program)
+/// Compiles an expression; `unlike` is the error for one of another type than `wanted`.
+fn compiled(
+    source: &str,
+    declared: &Declared,
+    wanted: &Type,
+    unlike: RuleCompileError,
+) -> Result<Program, RuleCompileError> {
+    let program = Program::compile(source, declared)?;
+    if program.result().is(wanted) { Ok(program) } else { Err(unlike) }
 }

@@ -10,22 +10,36 @@ use shared::status::field::{Error, ErrorKind, Path};
 
 use super::check::{counterpart, same};
 use super::meters::timed;
-use super::rule::Rule;
+use super::rule::{Rule, RuleCompileError};
 use super::rule_check::variables;
 use super::schema::{Additional, Schema};
 use super::types::Decl;
 use crate::expressions::EXHAUSTED;
 
+/// Error of computing the message of a rule, after which no further rule is run.
+#[derive(Debug, thiserror::Error)]
+enum MessageError {
+    /// An exhausted cost budget of the object's rules.
+    #[error(
+        "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run"
+    )]
+    Exhausted,
+    /// This expression alone costs too much.
+    #[error(
+        "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
+        shared::status::go_quote(.0)
+    )]
+    CallCost(String),
+}
+
 impl Rule {
-    fn compile(&self, source: &str, schema: &Schema, root: bool) -> Result<Program, String> {
-        let Some(decl) = Decl::of(schema, root) else {
-            return Err("unable to convert structural schema to CEL declarations".to_owned());
-        };
-        Program::compile(source, &variables(&decl.of, self.optional_old)).map_err(|e| e.to_string())
+    fn compile(&self, source: &str, schema: &Schema, root: bool) -> Result<Program, RuleCompileError> {
+        let decl = Decl::of(schema, root).ok_or(RuleCompileError::NoTypes)?;
+        Ok(Program::compile(source, &variables(&decl.of, self.optional_old))?)
     }
 
-    fn program(&self, schema: &Schema, root: bool) -> Result<&Program, String> {
-        self.program.get_or_init(|| self.compile(&self.text, schema, root)).as_ref().map_err(Clone::clone)
+    fn program(&self, schema: &Schema, root: bool) -> Result<&Program, &RuleCompileError> {
+        self.program.get_or_init(|| self.compile(&self.text, schema, root)).as_ref()
     }
 
     /// Text of the rule in error messages.
@@ -34,7 +48,13 @@ impl Rule {
     }
 
     /// The text for a value that does not fit; the error ends it all.
-    fn words(&self, scope: &Scope<'_>, schema: &Schema, root: bool, budget: &mut Budget) -> Result<String, String> {
+    fn words(
+        &self,
+        scope: &Scope<'_>,
+        schema: &Schema,
+        root: bool,
+        budget: &mut Budget,
+    ) -> Result<String, MessageError> {
         let plain = || {
             if self.message.is_empty() {
                 format!("failed rule: {}", self.text.trim())
@@ -50,13 +70,10 @@ impl Rule {
         let Some(program) = program else { return Ok(plain()) };
         let answer = program.evaluate(scope, budget);
         if budget.is_exhausted() {
-            return Err("messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run".to_owned());
+            return Err(MessageError::Exhausted);
         }
         match answer {
-            Err(cel::Error::Cancelled) => Err(format!(
-                "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
-                shared::status::go_quote(made)
-            )),
+            Err(cel::Error::Cancelled) => Err(MessageError::CallCost(made.clone())),
             Ok(cel::Value::String(text)) => {
                 let text = text.trim();
                 let fits = !text.is_empty() && !text.contains('\n') && text.len() <= cel::MAX_MESSAGE;
@@ -164,7 +181,7 @@ impl Run {
                         let at = rule.field_path.as_ref().map_or_else(|| path.clone(), |p| below(path, p));
                         self.out.push(error(rule.reason, &at, &words, value, &schema.kind));
                     }
-                    Err(why) => return self.end(path, schema, &why),
+                    Err(why) => return self.end(path, schema, &why.to_string()),
                 },
                 Err(why @ cel::Error::Cancelled) => {
                     let shown = rule.shown();
@@ -173,16 +190,15 @@ impl Run {
                     );
                     return self.end(path, schema, &why);
                 }
-                Err(cel::Error::Failed(why)) => {
+                Err(why @ cel::Error::NoOverload(_)) => {
                     let shown = rule.shown();
-                    let text = if why.starts_with("no such overload") {
-                        format!(
-                            "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
-                        )
-                    } else {
-                        format!("{why} evaluating rule: {shown}")
-                    };
+                    let text = format!(
+                        "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
+                    );
                     self.refuse(path, schema, &text);
+                }
+                Err(cel::Error::Failed(why)) => {
+                    self.refuse(path, schema, &format!("{why} evaluating rule: {}", rule.shown()));
                 }
             }
         }

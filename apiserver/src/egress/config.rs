@@ -8,6 +8,7 @@ use serde::Deserialize;
 use shared::config::{self, Unknown};
 use shared::status::field;
 
+use super::http_connect::ProxyConfigError;
 use super::{EgressTransport, NetworkContext, http_connect};
 
 /// The networks that may be named.
@@ -98,7 +99,7 @@ pub(super) fn read(text: &[u8]) -> anyhow::Result<Vec<(NetworkContext, EgressTra
     anyhow::ensure!(wrong.is_empty(), "failed to validate egress selector configuration: {}", field::aggregate(&wrong));
     let ways = file.egress_selections.iter().filter_map(|selection| {
         let (_, to) = NAMES.iter().find(|(name, _)| *name == selection.name)?;
-        let failed = |why| {
+        let failed = |why: ProxyConfigError| {
             let name = &selection.name;
             anyhow::anyhow!(
                 "failed to setup egress selector: failed to create dialer for egressSelection {name:?}: {why}"
@@ -180,7 +181,7 @@ impl Tcp {
         format!(r#"{{"URL":{},"TLSConfig":{tls}}}"#, text(&self.url))
     }
 
-    fn proxy(&self) -> Result<http_connect::Proxy, String> {
+    fn proxy(&self) -> Result<http_connect::Proxy, ProxyConfigError> {
         let address = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
         let address = address.split('/').next().unwrap_or(address).to_owned();
         let tls = self.tls_config.as_ref();
@@ -208,7 +209,7 @@ impl Tls {
 }
 
 /// The way of a connection without mistakes.
-fn way(connection: &Connection) -> Result<EgressTransport, String> {
+fn way(connection: &Connection) -> Result<EgressTransport, ProxyConfigError> {
     let grpc = connection.proxy_protocol == "GRPC";
     match &connection.transport {
         None => Ok(EgressTransport::Direct),
@@ -217,7 +218,7 @@ fn way(connection: &Connection) -> Result<EgressTransport, String> {
             Ok(EgressTransport::HttpConnect(http_connect::Proxy::Uds(uds.uds_name.clone().into())))
         }
         Some(Transport { tcp: Some(tcp), .. }) => tcp.proxy().map(EgressTransport::HttpConnect),
-        Some(Transport { tcp: None, uds: None }) => Err("Either a TCP or UDS transport must be specified".to_owned()),
+        Some(Transport { tcp: None, uds: None }) => Err(ProxyConfigError::NoTransport),
     }
 }
 

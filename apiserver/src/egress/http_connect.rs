@@ -31,25 +31,43 @@ impl std::fmt::Debug for Proxy {
     }
 }
 
+/// Error of a configured proxy.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProxyConfigError {
+    /// A certificate, key or bundle cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] cert::CertError),
+    /// The host of an address has no name that a certificate could have.
+    #[error("invalid proxy address {address:?}: {source}")]
+    Address {
+        /// The address.
+        address: String,
+        /// Cause.
+        source: rustls_pki_types::InvalidDnsNameError,
+    },
+    /// Neither an address nor a socket is given.
+    #[error("Either a TCP or UDS transport must be specified")]
+    NoTransport,
+}
+
 /// TLS to a proxy: files of authorities (those of the system when empty), certificate and key.
-pub(super) fn client_tls(authorities: &str, certificate: &str, key: &str) -> Result<ClientConfig, String> {
+pub(super) fn client_tls(authorities: &str, certificate: &str, key: &str) -> Result<ClientConfig, ProxyConfigError> {
     let trust = match authorities {
         "" => Trust::System,
         path => Trust::File(path.into()),
     };
-    let pair = ReloadingKey::from_files(certificate, key).map_err(|e| e.to_string())?;
-    cert::client_tls(trust, Some(Arc::new(pair))).map_err(|e| e.to_string())
+    let pair = ReloadingKey::from_files(certificate, key)?;
+    Ok(cert::client_tls(trust, Some(Arc::new(pair)))?)
 }
 
 impl Proxy {
     /// At `host:port`.
-    pub(super) fn tcp(address: String, tls: Option<ClientConfig>) -> Result<Self, String> {
-        let name = ServerName::try_from(host_port::split(&address).0.to_owned());
-        let tls = match tls {
-            Some(tls) => Some((Arc::new(tls), name.map_err(|e| format!("invalid proxy address {address:?}: {e}"))?)),
-            None => None,
-        };
-        Ok(Self::Tcp { address, tls })
+    pub(super) fn tcp(address: String, tls: Option<ClientConfig>) -> Result<Self, ProxyConfigError> {
+        let Some(tls) = tls else { return Ok(Self::Tcp { address, tls: None }) };
+        match ServerName::try_from(host_port::split(&address).0.to_owned()) {
+            Ok(name) => Ok(Self::Tcp { address, tls: Some((Arc::new(tls), name)) }),
+            Err(source) => Err(ProxyConfigError::Address { address, source }),
+        }
     }
 
     pub(super) fn transport(&self) -> &'static str {

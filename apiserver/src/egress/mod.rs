@@ -67,6 +67,17 @@ impl ProxyRefused {
     }
 }
 
+/// A network that a client must reach through an egress, and for which there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EgressLookupError {
+    /// There is no configuration.
+    #[error("egress lookup required with egress selector type {:?}", .0.name())]
+    NoSelector(NetworkContext),
+    /// The configuration does not name the network.
+    #[error("egress lookup for {:?} is not configured", .0.name())]
+    NotConfigured(NetworkContext),
+}
+
 /// Cheap to clone. The default leads everything straight.
 #[derive(Clone, Default)]
 pub struct Egress(Arc<Transports>);
@@ -145,11 +156,11 @@ impl Egress {
     /// For a client whose own configuration names the network, and so must find it in this one.
     ///
     /// # Errors
-    /// Upstream's words about a network that is not named here.
-    pub fn demanded(&self, to: NetworkContext) -> Result<Dialer, String> {
+    /// [`EgressLookupError`].
+    pub fn demanded(&self, to: NetworkContext) -> Result<Dialer, EgressLookupError> {
         match &self.0.named {
-            None => Err(format!("egress lookup required with egress selector type {:?}", to.name())),
-            Some(named) if !named.contains(&to) => Err(format!("egress lookup for {:?} is not configured", to.name())),
+            None => Err(EgressLookupError::NoSelector(to)),
+            Some(named) if !named.contains(&to) => Err(EgressLookupError::NotConfigured(to)),
             Some(_) => Ok(self.dialer(to)),
         }
     }

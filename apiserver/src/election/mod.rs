@@ -105,7 +105,7 @@ impl Elections {
             Ok(LeaseAction::Wait) => return Ok(()),
             Ok(LeaseAction::Ask(asked)) => return self.ping(asked, now).await,
             Ok(LeaseAction::Elect { strategy, holder }) => (strategy, holder),
-            Err(why) => return Err(Status::internal(&why)),
+            Err(why) => return Err(Status::internal(&why.to_string())),
         };
         let there = match self.api.get(LEASES, namespace, name).await {
             Ok(lease) => lease,

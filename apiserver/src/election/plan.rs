@@ -100,15 +100,40 @@ impl<'v> LeaderCandidate<'v> {
     }
 }
 
+/// An election in which nobody can be elected.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ElectionError {
+    /// Nobody has answered.
+    #[error("no available candidates")]
+    NoneAvailable,
+    /// There is nobody.
+    #[error("no candidates")]
+    NoCandidates,
+    /// No candidate says its versions.
+    #[error("should not happen, could not find suitable electee")]
+    NoElectee,
+    /// Candidates of the newest version want different strategies.
+    #[error(
+        "candidates {:?}, {:?} at same binary version but received differing strategies {:?}, {:?}",
+        .names.0, .names.1, .strategies.0, .strategies.1
+    )]
+    Strategies {
+        /// Two of the candidates.
+        names: (String, String),
+        /// The strategy of each.
+        strategies: (String, String),
+    },
+}
+
 /// One step of an election among those who are not gone.
 ///
 /// # Errors
-/// Nobody can be elected.
+/// [`ElectionError`].
 pub(super) fn step<'c, 'v>(
     candidates: &[&'c LeaderCandidate<'v>],
     lease: Option<&Value>,
     now: Timestamp,
-) -> Result<LeaseAction<'c, 'v>, String> {
+) -> Result<LeaseAction<'c, 'v>, ElectionError> {
     if candidates.is_empty() || !is_needed(candidates, lease, now)? {
         return Ok(LeaseAction::Wait);
     }
@@ -129,18 +154,22 @@ pub(super) fn step<'c, 'v>(
     }
     let here: Vec<&LeaderCandidate<'v>> = candidates.iter().copied().filter(|one| one.answered_just_now(now)).collect();
     if here.is_empty() {
-        return Err("no available candidates".to_owned());
+        return Err(ElectionError::NoneAvailable);
     }
     let strategy = strategy(&here)?;
     let holder = match strategy {
-        OLDEST => Some(oldest(&here).ok_or("should not happen, could not find suitable electee")?.name),
+        OLDEST => Some(oldest(&here).ok_or(ElectionError::NoElectee)?.name),
         _ => None,
     };
     Ok(LeaseAction::Elect { strategy, holder })
 }
 
 /// Reports whether a new election may be needed.
-fn is_needed(candidates: &[&LeaderCandidate<'_>], lease: Option<&Value>, now: Timestamp) -> Result<bool, String> {
+fn is_needed(
+    candidates: &[&LeaderCandidate<'_>],
+    lease: Option<&Value>,
+    now: Timestamp,
+) -> Result<bool, ElectionError> {
     let Some(lease) = lease else { return Ok(true) };
     let holder = tree::text(lease, "/spec/holderIdentity");
     // All are asked now and then, long before they are taken for gone.
@@ -160,16 +189,16 @@ fn has_run_out(lease: &Value, now: Timestamp) -> bool {
 }
 
 /// Strategy: that of the candidate with the newest binary version.
-fn strategy<'v>(candidates: &[&LeaderCandidate<'v>]) -> Result<&'v str, String> {
-    let Some((mut newest, others)) = candidates.split_first() else { return Err("no candidates".to_owned()) };
+fn strategy<'v>(candidates: &[&LeaderCandidate<'v>]) -> Result<&'v str, ElectionError> {
+    let (mut newest, others) = candidates.split_first().ok_or(ElectionError::NoCandidates)?;
     for one in others {
         match semantic_order(newest.version("binaryVersion"), one.version("binaryVersion")) {
             Ordering::Less => newest = one,
             Ordering::Equal if one.strategy != newest.strategy => {
-                return Err(format!(
-                    "candidates {:?}, {:?} at same binary version but received differing strategies {:?}, {:?}",
-                    newest.name, one.name, newest.strategy, one.strategy
-                ));
+                return Err(ElectionError::Strategies {
+                    names: (newest.name.to_owned(), one.name.to_owned()),
+                    strategies: (newest.strategy.to_owned(), one.strategy.to_owned()),
+                });
             }
             _ => {}
         }
@@ -270,7 +299,7 @@ mod tests {
             Ok(LeaseAction::Wait) => "wait".to_owned(),
             Ok(LeaseAction::Ask(asked)) => format!("ask {asked:?}"),
             Ok(LeaseAction::Elect { holder, .. }) => holder.unwrap_or("nobody").to_owned(),
-            Err(why) => why,
+            Err(why) => why.to_string(),
         }
     }
 
@@ -328,7 +357,7 @@ mod tests {
         let chosen = |all: &[Value]| {
             let all: Vec<LeaderCandidate<'_>> = all.iter().map(LeaderCandidate::read).collect();
             let all: Vec<&LeaderCandidate<'_>> = all.iter().collect();
-            strategy(&all).map(str::to_owned)
+            strategy(&all).map(str::to_owned).map_err(|e| e.to_string())
         };
         assert_eq!(chosen(&all).as_deref(), Ok("a.b/c"));
         all[0]["spec"]["binaryVersion"] = json!("1.21.0");

@@ -87,7 +87,7 @@ impl DemandStats {
 /// The limits a configuration gives a level, in seats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// Its share of the server.
+    /// Share of the level in the server's seats.
     pub(super) nominal: u32,
     /// Minimum limit, when all that may be lent is lent.
     pub(super) least: u32,

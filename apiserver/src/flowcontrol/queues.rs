@@ -34,11 +34,11 @@ pub(super) enum QueueMode {
 /// A request that may run. To be given back with [`QueueSet::finish`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Grant {
-    /// Its queue, when it came from one.
+    /// Queue that the request came from, if it came from one.
     pub(super) queue: Option<u32>,
     pub(super) work: Work,
     pub(super) started: Duration,
-    /// Its seat is of the spare.
+    /// A seat of the spare ones.
     pub(super) spare: bool,
 }
 

@@ -28,25 +28,38 @@ pub struct RequestBody<'a> {
 }
 
 impl RequestBody<'_> {
-    /// Its format, or `415`.
+    /// Format of the body, or `415`.
     pub fn format(&self) -> Result<Format, Status> {
         let unknown = || Status::unsupported_media_type(self.media.bodies());
         self.media.body_format(self.content_type).ok_or_else(unknown)
     }
 }
 
+/// A body that holds no text of JSON.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyTextError {
+    /// No YAML.
+    #[error(transparent)]
+    Yaml(#[from] json::DecodeError),
+    /// No CBOR.
+    #[error("unable to determine group/version/kind: {0}")]
+    Cbor(#[from] cbor::Error),
+}
+
+/// Findings of strict decoding.
+#[derive(Debug, thiserror::Error)]
+#[error("strict decoding error: {}", .0.join(", "))]
+struct StrictDecodingError(Vec<String>);
+
 /// The JSON text of a body in any format but protobuf, and what is said of keys that YAML has twice. (Of JSON the
 /// decoder says so.)
-pub fn json_text(format: Format, body: &[u8]) -> Result<(Cow<'_, [u8]>, Vec<String>), String> {
+pub fn json_text(format: Format, body: &[u8]) -> Result<(Cow<'_, [u8]>, Vec<String>), BodyTextError> {
     match format {
         Format::Yaml => {
-            let (text, repeated) = yaml::to_json_reporting(body).map_err(|e| e.to_string())?;
+            let (text, repeated) = yaml::to_json_reporting(body)?;
             Ok((Cow::Owned(text), repeated))
         }
-        Format::Cbor => {
-            let text = cbor::to_json(body).map_err(|e| format!("unable to determine group/version/kind: {e}"))?;
-            Ok((Cow::Owned(text), Vec::new()))
-        }
+        Format::Cbor => Ok((Cow::Owned(cbor::to_json(body)?), Vec::new())),
         _ => Ok((Cow::Borrowed(body), Vec::new())),
     }
 }
@@ -143,19 +156,23 @@ pub fn decode(sent: RequestBody<'_>, expected: &Expected<'_>, validation: FieldV
     // All that is wrong is said at once.
     let lenient = if validation == FieldValidation::Strict { FieldValidation::Warn } else { validation };
     let mut decoded = json::decode(target, &text, lenient.into()).map_err(|e| refused(&e.to_string()))?;
-    let warnings = strictly(repeated, decoded.warnings, validation).map_err(|e| refused(&e))?;
+    let warnings = strictly(repeated, decoded.warnings, validation).map_err(|e| refused(&e.to_string()))?;
     name(&mut decoded.value, expected);
     Ok(Decoded { object: decoded.value, warnings })
 }
 
 /// Turns findings of strict decoding into warnings or an error, as `fieldValidation` says.
-fn strictly(repeated: Vec<String>, more: Vec<String>, validation: FieldValidation) -> Result<Vec<String>, String> {
+fn strictly(
+    repeated: Vec<String>,
+    more: Vec<String>,
+    validation: FieldValidation,
+) -> Result<Vec<String>, StrictDecodingError> {
     match validation {
         FieldValidation::Ignore => Ok(Vec::new()),
         FieldValidation::Warn => Ok([repeated, more].concat()),
         FieldValidation::Strict => {
             let found: Vec<String> = yaml::complaint(&repeated).into_iter().chain(more).collect();
-            if found.is_empty() { Ok(found) } else { Err(format!("strict decoding error: {}", found.join(", "))) }
+            if found.is_empty() { Ok(found) } else { Err(StrictDecodingError(found)) }
         }
     }
 }
@@ -192,23 +209,34 @@ fn decode_open(sent: RequestBody<'_>, row: &Resource, validation: FieldValidatio
     {
         return Err(refused(".apiVersion accessor error: <nil> is of the type <nil>, expected string".to_owned()));
     }
-    let decoded = open(row, &text).map_err(refused)?;
+    let decoded = open(row, &text).map_err(|e| refused(e.to_string()))?;
     let (mut object, mut warnings) = (decoded.value, decoded.warnings);
     let unknown = behavior(row).complete_body(row, &mut object).map_err(|e| refused(e.to_string()))?;
     warnings.extend(unknown.iter().map(|f| format!("unknown field {}", go_quote(f))));
-    let warnings = strictly(repeated, warnings, validation).map_err(refused)?;
+    let warnings = strictly(repeated, warnings, validation).map_err(|e| refused(e.to_string()))?;
     Ok(Decoded { object, warnings })
+}
+
+/// An open body that cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+enum OpenBodyError {
+    /// The kind has no schema.
+    #[error("no schema for {0}")]
+    NoSchema(String),
+    /// Other fields than those of an object.
+    #[error(transparent)]
+    Decode(#[from] json::DecodeError),
 }
 
 /// The tree of an open body. Upstream reads its metadata from a tree of its own, which has its keys in order and
 /// writes `1.0` as `1`: what is wrong is looked for there.
-fn open(row: &Resource, text: &[u8]) -> Result<json::Decoded, String> {
-    let Some(schema) = behavior(row).body_schema(row) else { return Err(format!("no schema for {}", row.kind)) };
+fn open(row: &Resource, text: &[u8]) -> Result<json::Decoded, OpenBodyError> {
+    let schema = behavior(row).body_schema(row).ok_or_else(|| OpenBodyError::NoSchema(row.kind.to_string()))?;
     json::decode(schema, text, Strictness::Warn).or_else(|first| {
-        let Ok(tree) = json::decode_any(text) else { return Err(first.to_string()) };
+        let Ok(tree) = json::decode_any(text) else { return Err(first.into()) };
         let mut ordered = Vec::new();
         json::encode_any(&tree, &mut ordered);
-        json::decode(schema, &ordered, Strictness::Warn).map_err(|e| e.to_string())
+        Ok(json::decode(schema, &ordered, Strictness::Warn)?)
     })
 }
 
@@ -296,7 +324,8 @@ pub fn decode_patched(
         Ok(warnings) | Err(json::DecodeError::Strict(warnings)) => found.extend(warnings),
         Err(e) => return Err(unpatched(schema, &tree, shown, &e.to_string())),
     }
-    let found = strictly(Vec::new(), found, validation).map_err(|why| unpatched(schema, &tree, shown, &why))?;
+    let found =
+        strictly(Vec::new(), found, validation).map_err(|why| unpatched(schema, &tree, shown, &why.to_string()))?;
     // What a custom object calls itself is judged later.
     if let Some(map) = tree.as_object_mut().filter(|_| !schema.is_open()) {
         map.insert("apiVersion".to_owned(), Value::from(named.0));

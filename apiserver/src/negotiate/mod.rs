@@ -10,8 +10,8 @@ pub use accept::{
     Accepted, Format, Media, NotAcceptable, ObjectForm, for_people, names_any, parse, parse_aggregated, parse_plain,
 };
 pub use body::{
-    Decoded, Expected, RequestBody, decode, decode_object, decode_patched, decode_tree, json_text, other_kind,
-    unpatched,
+    BodyTextError, Decoded, Expected, RequestBody, decode, decode_object, decode_patched, decode_tree, json_text,
+    other_kind, unpatched,
 };
 pub use encode::{envelope, metadata_of, object, partial_list_kind, status, table_kind, written};
 

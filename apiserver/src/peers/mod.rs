@@ -5,6 +5,7 @@
 //! serve is sent on to one of them, once; discovery tells of all ([`merge`]). What definitions and API services make is
 //! every server's own affair: peers are not asked for it, nor for what such a one made until a while ago.
 
+mod error;
 mod lease;
 mod merge;
 
@@ -29,6 +30,7 @@ use crate::machinery::{identity, tree};
 use crate::registry::coordination::lease::LEASES;
 use crate::rows::Rows;
 use crate::storage::Store;
+use error::{PeerDiscoveryError, PeersError};
 
 const GATE: &str = "UnknownVersionInteroperabilityProxy";
 const NAMESPACE: &str = "kube-system";
@@ -110,30 +112,29 @@ pub struct Peers {
 }
 
 /// Reads and checks the flags; the address others are told where this server is found.
-fn advertised(flags: &FlagSet, own: (String, u16)) -> Result<Option<(String, u16)>, String> {
+fn advertised(flags: &FlagSet, own: (String, u16)) -> Result<Option<(String, u16)>, PeersError> {
     let given = |flag: &str| flags.string(flag);
     if !flags.enabled(GATE) {
-        let wrong: Vec<String> = ["peer-ca-file", "peer-advertise-ip", "peer-advertise-port"]
-            .into_iter()
-            .filter(|flag| !given(flag).is_empty())
-            .map(|flag| format!("--{flag} requires {GATE} feature to be turned on"))
-            .collect();
-        return if wrong.is_empty() { Ok(None) } else { Err(shared::status::field::aggregate(&wrong)) };
+        let mut flags = vec!["peer-ca-file", "peer-advertise-ip", "peer-advertise-port"];
+        flags.retain(|flag| !given(flag).is_empty());
+        return if flags.is_empty() { Ok(None) } else { Err(PeersError::NeedGate(flags)) };
     }
     if !flags.enabled("APIServerIdentity") {
-        return Err(format!("{GATE} feature requires APIServerIdentity feature flag to be enabled"));
+        return Err(PeersError::NoIdentity);
     }
     for (flag, said) in [("proxy-client-cert-file", "proxy-cert-file"), ("proxy-client-key-file", "proxy-key-file")] {
         if given(flag).is_empty() {
-            return Err(format!("error building peer proxy handler, {said} not specified"));
+            return Err(PeersError::NoFile(said));
         }
     }
     let (host, port) = (given("peer-advertise-ip"), given("peer-advertise-port"));
     if host.is_empty() || port.is_empty() {
         return Ok(Some(own));
     }
-    let port = port.parse().map_err(|_| format!("strconv.Atoi: parsing {port:?}: invalid syntax"))?;
-    Ok(Some((host, port)))
+    match port.parse() {
+        Ok(port) => Ok(Some((host, port))),
+        Err(_) => Err(PeersError::Port(port)),
+    }
 }
 
 impl Peers {
@@ -145,7 +146,7 @@ impl Peers {
         cx: &ServerContext,
         aggregator: &Arc<Aggregator>,
         store: Store,
-    ) -> Result<Option<Arc<Self>>, String> {
+    ) -> Result<Option<Arc<Self>>, PeersError> {
         let own = (cx.advertise_address.to_string(), cx.secure_port);
         let Some(address) = advertised(&cx.flags, own)? else { return Ok(None) };
         Ok(Some(Arc::new(Self {
@@ -242,12 +243,17 @@ impl Peers {
             for path in ["/api", "/apis"] {
                 let document = match addresses.get(id) {
                     Some(address) => self.fetch(address, path).await,
-                    None => Err("its address is unknown".to_owned()),
+                    None => Err(PeerDiscoveryError::NoAddress),
                 };
                 match document {
                     Ok(document) => said.take(&document),
                     Err(why) => {
-                        tracing::warn!(server = id, path, why, "Failed to fetch discovery from peer API server");
+                        tracing::warn!(
+                            server = id,
+                            path,
+                            why = why.to_string(),
+                            "Failed to fetch discovery from peer API server"
+                        );
                         answered = false;
                     }
                 }
@@ -260,7 +266,7 @@ impl Peers {
         answered
     }
 
-    async fn fetch(&self, address: &str, path: &str) -> Result<Value, String> {
+    async fn fetch(&self, address: &str, path: &str) -> Result<Value, PeerDiscoveryError> {
         let user = UserInfo {
             name: "system:apiserver".to_owned(),
             uid: "system:apiserver".to_owned(),
@@ -269,13 +275,12 @@ impl Peers {
         };
         let headers = [("accept", ACCEPT), (PROXIED, "true")];
         let asked = self.aggregator.ask_peer(&self.backend, (address, path), &user, &headers, LIMIT);
-        let (code, body) =
-            tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "it takes too long".to_owned())??;
+        let (code, body) = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| PeerDiscoveryError::Deadline)??;
         self.rerouted.with_label_values(&[code.to_string()]).inc();
         if code != 200 {
-            return Err(format!("discovery request failed with status: {code}"));
+            return Err(PeerDiscoveryError::Status(code));
         }
-        serde_json::from_slice(&body).map_err(|e| format!("error decoding discovery response: {e}"))
+        Ok(serde_json::from_slice(&body)?)
     }
 
     /// Notes what definitions and API services make now.
@@ -330,7 +335,7 @@ impl Peers {
         };
         let sent = self.aggregator.pass_to_peer(&self.backend, address, request, payload, user, audit_id).await;
         let response = sent.unwrap_or_else(|why| {
-            tracing::error!(why, "Error while proxying request to destination apiserver");
+            tracing::error!(why = why.to_string(), "Error while proxying request to destination apiserver");
             HttpResponse::ServiceUnavailable()
                 .insert_header(("Content-Type", "text/plain; charset=utf-8"))
                 .insert_header(("X-Content-Type-Options", "nosniff"))
@@ -365,7 +370,8 @@ mod tests {
     #[test]
     fn flags_are_checked() {
         let own = || ("10.0.0.1".to_owned(), 6443);
-        let told = |args: &[&str]| advertised(&FlagSet::of("kube-apiserver", args).expect("flags"), own());
+        let flags = |args: &[&str]| FlagSet::of("kube-apiserver", args).expect("flags");
+        let told = |args: &[&str]| advertised(&flags(args), own()).map_err(|e| e.to_string());
         let on = "--feature-gates=UnknownVersionInteroperabilityProxy=true";
         let pair = ["--proxy-client-cert-file=c", "--proxy-client-key-file=k"];
         let with = |more: &[&'static str]| [&[on], &pair[..], more].concat();

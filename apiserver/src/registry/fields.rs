@@ -29,19 +29,34 @@ pub fn of_object(row: &Resource, object: &Value) -> Vec<Box<str>> {
     served.selectable.iter().map(|(_, path)| value(path)).collect()
 }
 
+/// A field label that selects nothing, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FieldLabelError {
+    /// The kind has selectable fields, and this is none of them.
+    #[error("field label not supported: {0}")]
+    Unsupported(String),
+    /// The kind has no selectable fields.
+    #[error("{0:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")]
+    Unknown(String),
+    /// The kind has its own words for it.
+    #[error("{0}")]
+    OfKind(String),
+}
+
 /// Resolves a field label as used with a row.
-pub fn resolve_for(row: &Resource, label: &str) -> Result<FieldSource, String> {
+pub fn resolve_for(row: &Resource, label: &str) -> Result<FieldSource, FieldLabelError> {
     let Some(served) = crd::version_of(row) else {
         return resolve(&row.group, &row.version, &row.plural, &row.kind, row.namespaced, label);
     };
+    let unsupported = || FieldLabelError::Unsupported(label.to_owned());
     match label {
         "metadata.name" => Ok(FieldSource::Name),
         "metadata.namespace" if row.namespaced => Ok(FieldSource::Namespace),
         _ if served.labels.iter().any(|l| l == label) => {
             let at = served.selectable.iter().position(|(l, _)| l == label);
-            at.map(FieldSource::Value).ok_or_else(|| format!("field label not supported: {label}"))
+            at.map(FieldSource::Value).ok_or_else(unsupported)
         }
-        _ => Err(format!("field label not supported: {label}")),
+        _ => Err(unsupported()),
     }
 }
 
@@ -67,13 +82,13 @@ fn shown(v: &Value) -> Option<Box<str>> {
 pub enum FieldSource {
     /// The object's name.
     Name,
-    /// Its namespace.
+    /// The object's namespace.
     Namespace,
     /// This index of [`values`].
     Value(usize),
 }
 
-/// Resolves a field label as used with a group version; the error is upstream's text.
+/// Resolves a field label as used with a group version.
 pub fn resolve(
     group: &str,
     version: &str,
@@ -81,7 +96,7 @@ pub fn resolve(
     kind: &str,
     namespaced: bool,
     label: &str,
-) -> Result<FieldSource, String> {
+) -> Result<FieldSource, FieldLabelError> {
     let definition = find(GroupResource::new(group, plural));
     let table = definition.map_or(&[][..], |definition| definition.selectable);
     let label_here = definition.and_then(|definition| definition.label_alias).map_or(label, |alias| alias(label));
@@ -99,11 +114,9 @@ pub fn resolve(
         return Ok(FieldSource::Value(i));
     }
     Err(match definition.and_then(|definition| definition.label_error) {
-        Some(error) => error(&group_version(group, version), kind, label),
-        None if table.is_empty() => {
-            format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
-        }
-        None => format!("field label not supported: {label}"),
+        Some(error) => FieldLabelError::OfKind(error(&group_version(group, version), kind, label)),
+        None if table.is_empty() => FieldLabelError::Unknown(label.to_owned()),
+        None => FieldLabelError::Unsupported(label.to_owned()),
     })
 }
 
@@ -113,7 +126,7 @@ mod tests {
 
     #[test]
     fn texts_for_unknown_labels() {
-        let r = |g: &str, p: &str, k: &str| resolve(g, "v1", p, k, true, "zz.zz").expect_err("unknown");
+        let r = |g: &str, p: &str, k: &str| resolve(g, "v1", p, k, true, "zz.zz").expect_err("unknown").to_string();
         assert_eq!(
             r("", "configmaps", "ConfigMap"),
             r#""zz.zz" is not a known field selector: only "metadata.name", "metadata.namespace""#
@@ -123,8 +136,7 @@ mod tests {
         let (group, plural) = ("certificates.k8s.io", "podcertificaterequests");
         let asked = |label: &str| resolve(group, "v1beta1", plural, "PodCertificateRequest", true, label);
         assert_eq!(asked("spec.nodeName"), Ok(FieldSource::Value(2)));
-        let missing = "field label not supported: metadata.namespace";
-        assert_eq!(asked("metadata.namespace"), Err(missing.to_owned()));
+        assert_eq!(asked("metadata.namespace"), Err(FieldLabelError::Unsupported("metadata.namespace".to_owned())));
         assert_eq!(r("batch", "jobs", "Job"), r#"field label "zz.zz" not supported for Job"#);
         assert_eq!(
             r("resource.k8s.io", "resourceslices", "ResourceSlice"),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use proto::resources::{self, Resource};
-use shared::flags::{FeatureGates, FlagSet, parse_bool};
+use shared::flags::{FeatureGates, FlagSet, NumberError, parse_bool};
 use shared::version::Emulation;
 
 use super::kinds::kind_of;
@@ -50,6 +50,52 @@ pub(super) fn introduced_in(row: &Resource) -> Option<u32> {
     versions.map(|(.., minor)| *minor).or_else(|| own().map(|(_, minor)| *minor))
 }
 
+/// Flags about resources that cannot be obeyed, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ResourceConfigError {
+    /// This option asks for what is later than the newest release.
+    #[error("ServerRunOptions.{0} cannot be set to true if the emulation version is the same as the binary version")]
+    NothingLater(&'static str),
+    /// A resource is later than the release to behave as.
+    #[error(
+        "{group}/{version}, Resource={plural} is introduced in 1.{minor}, after the emulation version 1.{emulated}"
+    )]
+    TooNew {
+        /// Group of the resource.
+        group: String,
+        /// Version of the resource.
+        version: String,
+        /// Plural of the resource.
+        plural: String,
+        /// Minor release in which it came.
+        minor: u32,
+        /// Minor release to behave as.
+        emulated: u32,
+    },
+    /// Nothing would be served.
+    #[error("invalid key with only api/all=false")]
+    OnlyAllFalse,
+    /// A group does not have this version.
+    #[error("group version {0} that has not been registered")]
+    Unregistered(String),
+    /// This is no key.
+    #[error("runtime-config invalid key {0}")]
+    Key(String),
+    /// The value of a key is neither true nor false.
+    #[error("invalid value of {key}: {text}, err: {source}")]
+    Value {
+        /// The key.
+        key: String,
+        /// Value of the key.
+        text: String,
+        /// Cause.
+        source: NumberError,
+    },
+    /// There are no such groups.
+    #[error("unknown api groups {}", .0.join(","))]
+    Groups(Vec<String>),
+}
+
 /// The release to behave as, and what is served of later ones all the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EmulatedApis {
@@ -65,13 +111,11 @@ impl EmulatedApis {
     ///
     /// # Errors
     /// Later things of the newest release there are none.
-    pub fn from_flags(flags: &FlagSet) -> Result<Self, String> {
+    pub fn from_flags(flags: &FlagSet) -> Result<Self, ResourceConfigError> {
         let emulation = flags.emulation();
-        let forward = |flag: &str, option: &str| {
+        let forward = |flag: &str, option: &'static str| {
             if flags.boolean(flag) && !emulation.is_of_another() {
-                return Err(format!(
-                    "ServerRunOptions.{option} cannot be set to true if the emulation version is the same as the binary version"
-                ));
+                return Err(ResourceConfigError::NothingLater(option));
             }
             Ok(flags.boolean(flag))
         };
@@ -88,13 +132,13 @@ impl EmulatedApis {
     }
 
     /// Reports whether a row is served, given `--runtime-config`.
-    fn serves(&self, row: &Resource, said: &RuntimeConfig) -> Result<bool, String> {
+    fn serves(&self, row: &Resource, said: &RuntimeConfig) -> Result<bool, ResourceConfigError> {
         let Some(minor) = self.later(row) else { return Ok(true) };
         if said.names(row) {
-            let name = format!("{}/{}, Resource={}", row.group, row.version, row.plural);
-            let why =
-                format!("{name} is introduced in 1.{minor}, after the emulation version 1.{}", self.emulation.minor());
-            return if self.asked { Ok(true) } else { Err(why) };
+            let [group, version, plural] = [&row.group, &row.version, &row.plural].map(ToString::to_string);
+            let emulated = self.emulation.minor();
+            let too_new = ResourceConfigError::TooNew { group, version, plural, minor, emulated };
+            return if self.asked { Ok(true) } else { Err(too_new) };
         }
         let older = |other: &&Resource| {
             other.group == row.group && other.plural == row.plural && stage(&other.version) != "alpha"
@@ -119,12 +163,12 @@ fn stage(version: &str) -> &'static str {
 struct RuntimeConfig(BTreeMap<String, bool>);
 
 impl RuntimeConfig {
-    fn read(config: &BTreeMap<String, String>) -> Result<Self, String> {
+    fn read(config: &BTreeMap<String, String>) -> Result<Self, ResourceConfigError> {
         if config.len() == 1 && config.get("api/all").is_some_and(|text| text == "false") {
-            return Err("invalid key with only api/all=false".to_owned());
+            return Err(ResourceConfigError::OnlyAllFalse);
         }
         let mut said = BTreeMap::new();
-        let mut strangers: Vec<&str> = Vec::new();
+        let mut strangers: Vec<String> = Vec::new();
         for (key, text) in config {
             let value = match text.as_str() {
                 "" => Ok(true),
@@ -140,19 +184,16 @@ impl RuntimeConfig {
                     Some(true) => {}
                     Some(false) => {
                         let name = format!("{group}/{version}");
-                        return Err(format!(
-                            "group version {} that has not been registered",
-                            name.trim_start_matches('/')
-                        ));
+                        return Err(ResourceConfigError::Unregistered(name.trim_start_matches('/').to_owned()));
                     }
-                    None => strangers.push(group),
+                    None => strangers.push((*group).to_owned()),
                 },
-                _ => return Err(format!("runtime-config invalid key {key}")),
+                _ => return Err(ResourceConfigError::Key(key.to_owned())),
             }
-            let value = value.map_err(|e| format!("invalid value of {key}: {text}, err: {e}"))?;
-            said.insert(key.to_owned(), value);
+            let invalid = |source| ResourceConfigError::Value { key: key.to_owned(), text: text.clone(), source };
+            said.insert(key.to_owned(), value.map_err(invalid)?);
         }
-        if strangers.is_empty() { Ok(Self(said)) } else { Err(format!("unknown api groups {}", strangers.join(","))) }
+        if strangers.is_empty() { Ok(Self(said)) } else { Err(ResourceConfigError::Groups(strangers)) }
     }
 
     /// Reports whether a row is enabled by its group and version.
@@ -186,12 +227,12 @@ fn known(group: &str, version: &str) -> Option<bool> {
 /// Selects the resources for `--runtime-config` and the feature gates.
 ///
 /// # Errors
-/// Upstream's words for keys and values that are none.
+/// [`ResourceConfigError`].
 pub fn select_resources(
     config: &BTreeMap<String, String>,
     gates: &FeatureGates,
     emulated: EmulatedApis,
-) -> Result<ResourceConfig, String> {
+) -> Result<ResourceConfig, ResourceConfigError> {
     let said = RuntimeConfig::read(config)?;
     let mut choice =
         ResourceConfig { stored: stored_versions::others(emulated.emulation.least()), ..ResourceConfig::default() };
@@ -222,8 +263,9 @@ mod tests {
 
     fn choose(flags: &[&str]) -> Result<[Vec<String>; 2], String> {
         let flags = FlagSet::of("kube-apiserver", flags).expect("flags");
-        let choice =
-            select_resources(&flags.map("runtime-config"), &flags.feature_gates(), EmulatedApis::from_flags(&flags)?)?;
+        let emulated = EmulatedApis::from_flags(&flags).map_err(|e| e.to_string())?;
+        let choice = select_resources(&flags.map("runtime-config"), &flags.feature_gates(), emulated);
+        let choice = choice.map_err(|e| e.to_string())?;
         let names = |rows: &[&Resource]| rows.iter().map(|r| format!("{}/{}", r.version, r.plural)).collect();
         Ok([names(&choice.on), names(&choice.off)])
     }

@@ -32,6 +32,30 @@ const EVERY: Duration = Duration::from_secs(10);
 const NAME: &str = "kubernetes";
 const NAMESPACE: &str = "default";
 
+/// Flags about the service that cannot be obeyed, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ServiceFlagsError {
+    /// There are so many servers, which are none.
+    #[error("--apiserver-count should be a positive number, but value '{0}' provided")]
+    NoServers(i64),
+    /// There is no such reconciler.
+    #[error("--endpoint-reconciler-type must be one of: [master-count lease none]")]
+    Reconciler,
+    /// This number is no port.
+    #[error(
+        "--kubernetes-service-node-port {0} must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP"
+    )]
+    NoPort(i64),
+    /// The port is not one for services.
+    #[error("kubernetes service node port range {}-{} doesn't contain {port}", .range.first, .range.last)]
+    OtherPort {
+        /// The port.
+        port: u16,
+        /// Ports for services.
+        range: PortRange,
+    },
+}
+
 /// `--endpoint-reconciler-type`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReconcilerType {
@@ -48,16 +72,16 @@ impl ReconcilerType {
     ///
     /// # Errors
     /// A type that there is not, or no servers.
-    pub(crate) fn from_flags(flags: &FlagSet) -> Result<Self, String> {
+    pub(crate) fn from_flags(flags: &FlagSet) -> Result<Self, ServiceFlagsError> {
         let servers = flags.integer("apiserver-count");
         let Some(servers) = usize::try_from(servers).ok().filter(|n| *n > 0) else {
-            return Err(format!("--apiserver-count should be a positive number, but value '{servers}' provided"));
+            return Err(ServiceFlagsError::NoServers(servers));
         };
         match flags.string("endpoint-reconciler-type").as_str() {
             "lease" => Ok(Self::Lease),
             "master-count" => Ok(Self::MasterCount(servers)),
             "none" => Ok(Self::None),
-            _ => Err("--endpoint-reconciler-type must be one of: [master-count lease none]".to_owned()),
+            _ => Err(ServiceFlagsError::Reconciler),
         }
     }
 }
@@ -66,16 +90,11 @@ impl ReconcilerType {
 ///
 /// # Errors
 /// A number that is no port, or not one for services.
-pub(crate) fn node_port(flags: &FlagSet, range: PortRange) -> Result<Option<u16>, String> {
+pub(crate) fn node_port(flags: &FlagSet, range: PortRange) -> Result<Option<u16>, ServiceFlagsError> {
     let number = flags.integer("kubernetes-service-node-port");
-    let Ok(port) = u16::try_from(number) else {
-        return Err(format!(
-            "--kubernetes-service-node-port {number} must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP"
-        ));
-    };
+    let port = u16::try_from(number).map_err(|_| ServiceFlagsError::NoPort(number))?;
     if port > 0 && !(range.first..=range.last).contains(&port) {
-        let PortRange { first, last } = range;
-        return Err(format!("kubernetes service node port range {first}-{last} doesn't contain {port}"));
+        return Err(ServiceFlagsError::OtherPort { port, range });
     }
     Ok(Some(port).filter(|port| *port > 0))
 }
@@ -350,7 +369,8 @@ mod tests {
         ] {
             let flags =
                 FlagSet::of("kube-apiserver", &[&format!("--kubernetes-service-node-port={port}")]).expect("flags");
-            assert_eq!(node_port(&flags, range), want.map_err(str::to_owned), "{port}");
+            let got = node_port(&flags, range).map_err(|e| e.to_string());
+            assert_eq!(got, want.map_err(str::to_owned), "{port}");
         }
     }
 

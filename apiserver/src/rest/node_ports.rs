@@ -127,7 +127,7 @@ pub(super) struct StoredPorts {
     pub(super) taken: BTreeSet<u16>,
     /// The object that says so, as it was.
     object: Value,
-    /// Its revision; 0 where there is none yet.
+    /// Revision of the stored object; 0 where there is none yet.
     revision: i64,
 }
 

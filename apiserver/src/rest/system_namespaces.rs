@@ -9,7 +9,7 @@ use crate::api::Api;
 use crate::machinery::identity::server_user;
 use crate::registry::core::namespace::NAMESPACES;
 
-/// Their names.
+/// Names of the namespaces.
 pub(crate) const NAMES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
 /// Creates a namespace unless it exists.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::authn::{Authenticator, AuthnError, GroupAdder, OrAnonymous, RequestHeader, Union, X509};
-use shared::client::Remote;
+use shared::client::{Remote, RemoteError};
 use shared::host_port;
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +19,7 @@ use crate::authn::{
 use crate::authz::config::{self, ConfigError, Configured};
 use crate::authz::{Authorization, Mode};
 use crate::bootstrap;
-use crate::egress::NetworkContext;
+use crate::egress::{EgressLookupError, NetworkContext};
 use crate::flowcontrol::FlowControl;
 use crate::reloads::{Reloads, hashed};
 use crate::tokens::{self, Issuer, ServiceAccounts, Validator};
@@ -42,9 +42,20 @@ pub(super) enum Error {
     /// The authorisers.
     #[error("{0}")]
     Authorization(#[from] ConfigError),
-    /// The issuers of tokens, or the token webhook.
-    #[error("{0}")]
-    Authentication(String),
+    /// The issuers of tokens.
+    #[error(transparent)]
+    Issuers(#[from] jwt::config::IssuersError),
+    /// The network of an issuer.
+    #[error("oidc: {0}")]
+    IssuerEgress(#[from] EgressLookupError),
+    /// A version of the token webhook that there is not.
+    #[error(
+        "failed to load authentication webhook: unsupported webhook authenticator version {0:?}, supported versions are v1, v1beta1"
+    )]
+    TokenWebhookVersion(String),
+    /// The token webhook.
+    #[error("failed to load authentication webhook: {0}")]
+    TokenWebhook(#[source] RemoteError),
     /// Limits that leave no seat for flow control to share out.
     #[error(
         "invalid configuration: MaxRequestsInFlight={0} and MaxMutatingRequestsInFlight={1}; they must add up to something positive"
@@ -199,7 +210,7 @@ fn issuers(
         let measured = cx.flags.enabled("StructuredAuthenticationConfigurationJWKSMetrics");
         move |issuers| jwt::Issuers::start(issuers, &egress, &parent, &tasks, measured)
     };
-    let issuers = start(configured.issuers.clone()).map_err(Error::Authentication)?;
+    let issuers = start(configured.issuers.clone())?;
     let issuers = Arc::new(Jwt::new(issuers));
     let egress = jwt::config::ConfigConditions::from_flags(&cx.flags, own).egress;
     let (known, shutdown, own) = (issuers.clone(), cx.shutdown.clone(), own.to_vec());
@@ -223,11 +234,11 @@ fn issuers(
             let fresh = match jwt::config::load(content, jwt::config::ConfigConditions { own: &own, egress }) {
                 Ok(fresh) if fresh.anonymous == configured.anonymous => fresh,
                 Ok(_) => return refused("anonymous: Forbidden: changed from initial configuration file", true),
-                Err(error) => return refused(&error, true),
+                Err(error) => return refused(&error.to_string(), true),
             };
             let issuers = match start(fresh.issuers) {
                 Ok(issuers) => issuers,
-                Err(error) => return refused(&error, false),
+                Err(error) => return refused(&format!("oidc: {error}"), false),
             };
             let reached = async {
                 while !issuers.ready() {
@@ -257,16 +268,13 @@ async fn token_webhook(cx: &ServerContext, audiences: &[String]) -> Result<Optio
     if path.is_empty() {
         return Ok(None);
     }
-    let bad = |why: String| Error::Authentication(format!("failed to load authentication webhook: {why}"));
     let version = cx.flags.string("authentication-token-webhook-version");
     if !matches!(version.as_str(), "v1" | "v1beta1") {
-        return Err(bad(format!(
-            "unsupported webhook authenticator version {version:?}, supported versions are v1, v1beta1"
-        )));
+        return Err(Error::TokenWebhookVersion(version));
     }
     let remote = Remote::from_kubeconfig(&path, cx.egress.proxied(NetworkContext::ControlPlane))
         .await
-        .map_err(|e| bad(e.to_string()))?;
+        .map_err(Error::TokenWebhook)?;
     let ttl = cx.flags.duration("authentication-token-webhook-cache-ttl");
     let webhook = TokenWebhook::new(remote, version, audiences.to_vec());
     Ok(Some(Arc::new(Cached::new(webhook, ttl, ttl))))
@@ -362,7 +370,7 @@ pub(super) async fn access(cx: &ServerContext) -> Result<Arc<Access>, Error> {
         members.push(Arc::new(BootstrapTokens { reader: cx.reader.clone() }));
     }
     let audiences = accounts.config().audiences.clone();
-    let said = jwt::config::from_flags(flags, &accounts.config().issuers).map_err(Error::Authentication)?;
+    let said = jwt::config::from_flags(flags, &accounts.config().issuers)?;
     let anonymous = said.anonymous.clone();
     members.extend(issuers(cx, said, &accounts.config().issuers)?);
     members.extend(token_webhook(cx, &audiences).await?);

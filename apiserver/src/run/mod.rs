@@ -127,8 +127,7 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     let names = names(&services);
     let address = SocketAddr::new(addresses.advertise, addresses.port).to_string();
     let connect = Connect::new(flags, cx.api.clone(), settings.egress)?;
-    let audit =
-        Audit::from_flags(flags, &cx.egress, &process.tasks, &process.answered).await.map_err(anyhow::Error::msg)?;
+    let audit = Audit::from_flags(flags, &cx.egress, &process.tasks, &process.answered).await?;
     let graceful_shutdown = Arc::new(GracefulShutdown::from_flags(flags));
     let response_policy = settings.response_policy;
     let server = Server::new(

@@ -10,7 +10,7 @@ use super::Process;
 use super::settings::Objects;
 use crate::access::Access;
 use crate::admission::{Caller, Chain};
-use crate::api::{Api, Permits, ServerContext};
+use crate::api::{Api, NotPermitted, Permits, ServerContext};
 use crate::cache::{CacheReader, CacheRegistry};
 use crate::egress::Egress;
 use crate::rest::{AllocationStorage, CoreActions, ServiceRanges, Services};
@@ -28,9 +28,9 @@ struct AdmissionAuthorizer(Arc<Access>);
 
 #[async_trait::async_trait]
 impl Permits for AdmissionAuthorizer {
-    async fn ask(&self, attributes: &Attributes) -> Result<(), String> {
+    async fn ask(&self, attributes: &Attributes) -> Result<(), NotPermitted> {
         let verdict = self.0.authorization().verdict(attributes).await;
-        if verdict.is_allowed() { Ok(()) } else { Err(verdict.reason) }
+        if verdict.is_allowed() { Ok(()) } else { Err(NotPermitted { reason: verdict.reason }) }
     }
 }
 

@@ -53,9 +53,9 @@ impl Settings {
     pub(super) fn read(flags: &FlagSet) -> anyhow::Result<Self> {
         let addresses = Addresses::read(flags);
         let services = services(flags)?;
-        let response_policy = ResponsePolicy::from_flags(flags).map_err(anyhow::Error::msg)?;
-        let way = ReconcilerType::from_flags(flags).map_err(anyhow::Error::msg)?;
-        let node_port = kubernetes_service::node_port(flags, services.ports).map_err(anyhow::Error::msg)?;
+        let response_policy = ResponsePolicy::from_flags(flags)?;
+        let way = ReconcilerType::from_flags(flags)?;
+        let node_port = kubernetes_service::node_port(flags, services.ports)?;
         let rows = rows(flags)?;
         Ok(Self {
             egress: Egress::from_flags(flags)?,
@@ -108,9 +108,8 @@ fn services(flags: &FlagSet) -> anyhow::Result<ServiceRanges> {
 }
 
 fn rows(flags: &FlagSet) -> anyhow::Result<Rows> {
-    let emulated = resource_config::EmulatedApis::from_flags(flags).map_err(anyhow::Error::msg)?;
-    let choice = resource_config::select_resources(&flags.map("runtime-config"), &flags.feature_gates(), emulated);
-    let choice = choice.map_err(anyhow::Error::msg)?;
+    let emulated = resource_config::EmulatedApis::from_flags(flags)?;
+    let choice = resource_config::select_resources(&flags.map("runtime-config"), &flags.feature_gates(), emulated)?;
     Ok(Rows::of(choice))
 }
 

@@ -79,7 +79,7 @@ pub(super) fn follow_peers(
     aggregator: &Arc<Aggregator>,
     store: &Store,
 ) -> anyhow::Result<Option<Arc<Peers>>> {
-    let peers = Peers::from_flags(cx, aggregator, store.clone()).map_err(anyhow::Error::msg)?;
+    let peers = Peers::from_flags(cx, aggregator, store.clone())?;
     if let Some(peers) = peers.clone() {
         process.until_shutdown("peers", peers.run());
     }

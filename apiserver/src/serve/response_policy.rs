@@ -9,6 +9,7 @@ use actix_web::http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use regex::Regex;
 use shared::flags::FlagSet;
 use shared::status::Status;
+use shared::status::field::aggregate;
 use shared::version::Emulation;
 
 use crate::machinery::query::Query;
@@ -60,19 +61,47 @@ const CORS: [(&str, &str); 4] = [
     ("access-control-allow-credentials", "true"),
 ];
 
-fn origin_pattern(text: &str) -> Result<Regex, String> {
-    let bad = |why: String| format!("--cors-allowed-origins has an invalid regular expression: {why}");
-    let pattern = Regex::new(text).map_err(|e| bad(e.to_string()))?;
+/// A flag that cannot be obeyed, in upstream's words.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ResponseFlagError {
+    /// Connections would be closed too often.
+    #[error("--goaway-chance can not be less than 0 or greater than 0.02")]
+    GoawayChance,
+    /// A flag is negative.
+    #[error("--{0} can not be negative value")]
+    Negative(&'static str),
+    /// An origin is no pattern.
+    #[error("--cors-allowed-origins has an invalid regular expression: {0}")]
+    Origin(#[from] regex::Error),
+    /// An origin does not say where the host begins and ends.
+    #[error(
+        "--cors-allowed-origins has an invalid regular expression: regular expression does not pin to start/end of host in the origin header"
+    )]
+    OpenOrigin,
+    /// A directive of transport security is not known.
+    #[error(
+        "--strict-transport-security-directives invalid, allowed values: max-age=expireTime, includeSubDomains, preload. see https://tools.ietf.org/html/rfc6797#section-6.1 for more information"
+    )]
+    TransportSecurity,
+}
+
+/// All flags that cannot be obeyed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{}", aggregate(.0))]
+pub struct ResponseFlagErrors(Vec<ResponseFlagError>);
+
+fn origin_pattern(text: &str) -> Result<Regex, ResponseFlagError> {
+    let pattern = Regex::new(text)?;
     // A pattern that does not say where the host begins and ends would let strangers in who chose their names well.
     let begins = text.starts_with('^') || text.contains("//");
     let ends = text.contains(':') || text.contains('$');
     if !begins || !ends {
-        return Err(bad("regular expression does not pin to start/end of host in the origin header".to_owned()));
+        return Err(ResponseFlagError::OpenOrigin);
     }
     Ok(pattern)
 }
 
-fn transport_security(directives: &[String]) -> Result<Option<HeaderValue>, String> {
+fn transport_security(directives: &[String]) -> Result<Option<HeaderValue>, ResponseFlagError> {
     let known = |d: &String| {
         matches!(d.as_str(), "includeSubDomains" | "preload")
             || d.strip_prefix("max-age=").is_some_and(|n| n.parse::<u64>().is_ok())
@@ -81,29 +110,29 @@ fn transport_security(directives: &[String]) -> Result<Option<HeaderValue>, Stri
         return Ok(None);
     }
     if !directives.iter().all(known) {
-        return Err("--strict-transport-security-directives invalid, allowed values: max-age=expireTime, includeSubDomains, preload. see https://tools.ietf.org/html/rfc6797#section-6.1 for more information".to_owned());
+        return Err(ResponseFlagError::TransportSecurity);
     }
-    HeaderValue::from_str(&directives.join("; ")).map(Some).map_err(|e| e.to_string())
+    HeaderValue::from_str(&directives.join("; ")).map(Some).map_err(|_| ResponseFlagError::TransportSecurity)
 }
 
 impl ResponsePolicy {
     /// Reads and checks the flags.
     ///
     /// # Errors
-    /// Upstream's words.
-    pub fn from_flags(flags: &FlagSet) -> Result<Self, String> {
+    /// [`ResponseFlagErrors`].
+    pub fn from_flags(flags: &FlagSet) -> Result<Self, ResponseFlagErrors> {
         let mut errors = Vec::new();
         let chance = flags.float("goaway-chance");
         if !(0.0..=0.02).contains(&chance) {
-            errors.push("--goaway-chance can not be less than 0 or greater than 0.02".to_owned());
+            errors.push(ResponseFlagError::GoawayChance);
         }
         let shortest_watch = flags.integer("min-request-timeout");
         if shortest_watch < 0 {
-            errors.push("--min-request-timeout can not be negative value".to_owned());
+            errors.push(ResponseFlagError::Negative("min-request-timeout"));
         }
         for name in ["max-requests-inflight", "max-mutating-requests-inflight"] {
             if flags.integer(name) < 0 {
-                errors.push(format!("--{name} can not be negative value"));
+                errors.push(ResponseFlagError::Negative(name));
             }
         }
         let mut origins = Vec::new();
@@ -119,7 +148,7 @@ impl ResponsePolicy {
             None
         });
         if !errors.is_empty() {
-            return Err(shared::status::field::aggregate(&errors));
+            return Err(ResponseFlagErrors(errors));
         }
         Ok(Self {
             origins,
@@ -202,7 +231,7 @@ mod tests {
     use super::*;
 
     fn response_policy(args: &[&str]) -> Result<ResponsePolicy, String> {
-        ResponsePolicy::from_flags(&FlagSet::of("kube-apiserver", args).expect("flags"))
+        ResponsePolicy::from_flags(&FlagSet::of("kube-apiserver", args).expect("flags")).map_err(|e| e.to_string())
     }
 
     #[test]

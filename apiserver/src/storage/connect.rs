@@ -35,7 +35,7 @@ pub struct Options {
     pub lease_reuse: i64,
     /// Our client certificate, or empty.
     pub cert_file: String,
-    /// Its key.
+    /// Key of the client certificate.
     pub key_file: String,
     /// Servers of single resources (`--etcd-servers-overrides`): paths as rows have them (`/registry/events`), and the
     /// servers.
@@ -165,13 +165,27 @@ pub(super) fn probe(options: &Options, members: &Arc<Members>, servers: &[String
     probes
 }
 
+/// A member that is not well.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProbeError {
+    /// A member without a leader, which cannot answer anybody.
+    #[error("etcdserver: no leader")]
+    NoLeader,
+    /// A refusal, or a member that cannot be reached.
+    #[error(transparent)]
+    Etcd(#[from] etcd_client::Error),
+    /// No answer in time.
+    #[error("context deadline exceeded")]
+    Deadline,
+}
+
 /// Asks a member for its status. A member without a leader cannot answer anybody.
-async fn probe_once(mut member: MaintenanceClient) -> Result<(), String> {
+async fn probe_once(mut member: MaintenanceClient) -> Result<(), ProbeError> {
     match tokio::time::timeout(PROBE_DEADLINE, member.status()).await {
         Ok(Ok(status)) if status.leader() != 0 => Ok(()),
-        Ok(Ok(_)) => Err("etcdserver: no leader".to_owned()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("context deadline exceeded".to_owned()),
+        Ok(Ok(_)) => Err(ProbeError::NoLeader),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(ProbeError::Deadline),
     }
 }
 

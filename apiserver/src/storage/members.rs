@@ -95,7 +95,7 @@ impl Members {
     }
 
     /// Records the outcome of a probe.
-    pub(super) fn probed(&self, at: usize, outcome: Result<(), String>) {
+    pub(super) fn probed(&self, at: usize, outcome: Result<(), impl std::fmt::Display>) {
         let member = &self.members[at];
         match outcome {
             Ok(()) => {
@@ -109,7 +109,7 @@ impl Members {
                 member.successes.store(0, Ordering::Relaxed);
                 let failures = member.failures.fetch_add(1, Ordering::Relaxed) + 1;
                 if failures >= FAILURES {
-                    self.mark_lost(at, &why);
+                    self.mark_lost(at, &why.to_string());
                 }
             }
         }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn two_failed_probes_make_a_member_unhealthy() {
         let members = members();
-        let failed = || Err("deadline exceeded".to_owned());
+        let failed = || Err("deadline exceeded");
         for outcome in [failed(), Ok(()), failed()] {
             members.probed(0, outcome);
             assert_eq!(members.pick() % 3, 0);
@@ -162,11 +162,11 @@ mod tests {
     fn lost_member_is_used_again_after_two_successful_probes_in_a_row() {
         let members = members();
         members.mark_lost(0, "connection reset");
-        for outcome in [Ok(()), Err("deadline exceeded".to_owned()), Ok(())] {
+        for outcome in [Ok(()), Err("deadline exceeded"), Ok(())] {
             members.probed(0, outcome);
             assert!(!members.is_healthy(0));
         }
-        members.probed(0, Ok(()));
+        members.probed(0, Ok::<(), &str>(()));
         assert!(members.is_healthy(0));
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let members = members();
         (0..3).for_each(|at| members.mark_lost(at, "connection reset"));
         let mut asked = Box::pin(members.lost(0));
-        let recover = |at| (0..SUCCESSES).for_each(|_| members.probed(at, Ok(())));
+        let recover = |at| (0..SUCCESSES).for_each(|_| members.probed(at, Ok::<(), &str>(())));
         recover(0);
         assert!((&mut asked).now_or_never().is_none(), "it may answer yet");
         recover(2);

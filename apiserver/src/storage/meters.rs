@@ -18,7 +18,7 @@ pub(super) enum StorageOperation {
     Delete,
 }
 
-/// Their words, in their order.
+/// Words of the operations, in their order.
 const WORDS: [&str; 5] = ["get", "list", "create", "update", "delete"];
 const LABELS: [&str; 3] = ["operation", "group", "resource"];
 /// Seconds.

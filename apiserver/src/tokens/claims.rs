@@ -75,7 +75,7 @@ pub struct LegacyClaims {
     /// Account.
     #[serde(rename = "kubernetes.io/serviceaccount/service-account.name")]
     pub account: String,
-    /// Its uid.
+    /// UID of the object.
     #[serde(rename = "kubernetes.io/serviceaccount/service-account.uid")]
     pub uid: String,
     /// Subject.

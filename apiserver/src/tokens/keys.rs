@@ -189,7 +189,7 @@ fn encode_spki(algorithm: AlgorithmIdentifierRef<'_>, key: &[u8]) -> der::Result
 
 /// A key that signs.
 pub struct SigningKey {
-    /// Its public half.
+    /// Public half of the key.
     pub public: PublicKey,
     encoding: EncodingKey,
 }

@@ -72,7 +72,7 @@ fn annotation(annotation: &Value, owner: &str, names: &Names, path: &Path, out: 
         let why = format!("must not exceed {LONGEST_VALUE_EXPRESSION} bytes in length");
         out.push(Error::required(path, &why));
     } else if let Err(why) = names.compile(trimmed, ResultType::TextOrNull) {
-        out.push(Error::invalid(path, given, &why));
+        out.push(Error::invalid(path, given, &why.to_string()));
     }
 }
 
@@ -134,7 +134,7 @@ pub(super) fn expression(
     if given.trim().is_empty() {
         out.push(Error::required(path.child(field), missing));
     } else if let Err(why) = names.compile(given, wanted) {
-        out.push(Error::invalid(path.child(field), given, &why));
+        out.push(Error::invalid(path.child(field), given, &why.to_string()));
     }
 }
 
@@ -199,7 +199,7 @@ pub(super) fn conditions(spec: &Value, names: &Names, path: &Path, out: &mut Fie
         if given.is_empty() {
             out.push(Error::required(path.child("expression"), ""));
         } else if let Err(why) = names.compile(given, ResultType::Bool) {
-            out.push(Error::invalid(path.child("expression"), given, &why));
+            out.push(Error::invalid(path.child("expression"), given, &why.to_string()));
         }
         let name = text(condition, "name");
         if name.is_empty() {
@@ -236,7 +236,7 @@ fn validation(v: &Value, names: &Names, path: &Path, out: &mut FieldErrors) {
         if made.trim().is_empty() {
             out.push(Error::invalid(path.child("messageExpression"), made, "must be non-empty if specified"));
         } else if let Err(why) = names.without_authorizer().compile(made, ResultType::Text) {
-            out.push(Error::invalid(path.child("messageExpression"), made, &why));
+            out.push(Error::invalid(path.child("messageExpression"), made, &why.to_string()));
         }
     }
     if !message.is_empty() && message.trim().is_empty() {

@@ -11,6 +11,7 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 use super::fields::choice;
 use super::names::{dns1123_label, dns1123_subdomain};
 use super::pem::blocks;
+use super::signature::SignatureFault;
 use super::tree::{get, int, list, same, text, texts};
 use crate::rules::options::FieldErrors;
 
@@ -52,7 +53,7 @@ fn spec(object: &Value, before: &Value, out: &mut FieldErrors) {
     let (spec, before, path) = (get(object, "spec"), get(before, "spec"), Path::new("spec"));
     let request = text(spec, "request");
     if let Err(e) = check(request) {
-        out.push(Error::invalid(path.child("request"), request, &e));
+        out.push(Error::invalid(path.child("request"), request, &e.to_string()));
     }
     let usages = texts(spec, "usages");
     if usages.is_empty() {
@@ -79,14 +80,31 @@ fn spec(object: &Value, before: &Value, out: &mut FieldErrors) {
     }
 }
 
-fn check(request: &str) -> Result<(), String> {
+/// Fault of a request in PKCS#10, in Go's words.
+#[derive(Debug, thiserror::Error)]
+enum RequestFault {
+    /// No such request in PEM.
+    #[error("PEM block type must be CERTIFICATE REQUEST")]
+    Pem,
+    /// A request that cannot be read.
+    #[error("asn1: structure error: malformed certificate request")]
+    Malformed,
+    /// Something follows it.
+    #[error("asn1: syntax error: trailing data")]
+    TrailingData,
+    /// A request that is not signed as it has to be.
+    #[error(transparent)]
+    Signature(#[from] SignatureFault),
+}
+
+fn check(request: &str) -> Result<(), RequestFault> {
     let bytes = STANDARD.decode(request).unwrap_or_default();
     let block = blocks(&String::from_utf8_lossy(&bytes)).next().filter(|block| block.label == "CERTIFICATE REQUEST");
-    let der = block.ok_or_else(|| "PEM block type must be CERTIFICATE REQUEST".to_owned())?.contents;
+    let der = block.ok_or(RequestFault::Pem)?.contents;
     match X509CertificationRequest::from_der(&der) {
-        Err(_) => Err("asn1: structure error: malformed certificate request".to_owned()),
-        Ok(([], request)) => super::signature::check(&request),
-        Ok(_) => Err("asn1: syntax error: trailing data".to_owned()),
+        Err(_) => Err(RequestFault::Malformed),
+        Ok(([], request)) => Ok(super::signature::check(&request)?),
+        Ok(_) => Err(RequestFault::TrailingData),
     }
 }
 

@@ -69,7 +69,7 @@ fn mutation(mutation: &Value, names: &Names, path: &Path, out: &mut FieldErrors)
         if given.is_empty() {
             out.push(Error::required(path, ""));
         } else if let Err(why) = names.compile(given, wanted) {
-            out.push(Error::invalid(path, given, &why));
+            out.push(Error::invalid(path, given, &why.to_string()));
         }
     } else {
         let why = format!("must be specified when patchType is {kind}");

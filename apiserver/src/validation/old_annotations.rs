@@ -14,8 +14,22 @@ const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOIDED: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 
+/// Fault of an annotation, in Go's words.
+#[derive(Debug, thiserror::Error)]
+enum AnnotationError {
+    /// No JSON.
+    #[error(transparent)]
+    Syntax(#[from] proto::json::SyntaxError),
+    /// Values that JSON has not.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// Another type.
+    #[error("json: cannot unmarshal {found} into Go value of type {wanted}")]
+    Type { found: &'static str, wanted: &'static str },
+}
+
 /// Parses an annotation; `None` when it is missing or empty.
-fn read(metadata: &Value, key: &str, wanted: AnnotationForm) -> Option<Result<Value, String>> {
+fn read(metadata: &Value, key: &str, wanted: AnnotationForm) -> Option<Result<Value, AnnotationError>> {
     let text = text(get(metadata, "annotations"), key);
     (!text.is_empty()).then(|| parse(text, wanted))
 }
@@ -27,10 +41,10 @@ enum AnnotationForm {
     Struct(&'static str),
 }
 
-fn parse(text: &str, wanted: AnnotationForm) -> Result<Value, String> {
-    proto::json::syntax(text.as_bytes()).map_err(|e| e.to_string())?;
-    let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    let what = match (&value, wanted) {
+fn parse(text: &str, wanted: AnnotationForm) -> Result<Value, AnnotationError> {
+    proto::json::syntax(text.as_bytes())?;
+    let value: Value = serde_json::from_str(text)?;
+    let found = match (&value, wanted) {
         (Value::Null, _)
         | (Value::Array(_), AnnotationForm::List(_))
         | (Value::Object(_), AnnotationForm::Struct(_)) => return Ok(value),
@@ -40,8 +54,8 @@ fn parse(text: &str, wanted: AnnotationForm) -> Result<Value, String> {
         (Value::Bool(_), _) => "bool",
         (Value::Number(_), _) => "number",
     };
-    let (AnnotationForm::List(kind) | AnnotationForm::Struct(kind)) = wanted;
-    Err(format!("json: cannot unmarshal {what} into Go value of type {kind}"))
+    let (AnnotationForm::List(wanted) | AnnotationForm::Struct(wanted)) = wanted;
+    Err(AnnotationError::Type { found, wanted })
 }
 
 /// Of a node.
@@ -50,7 +64,7 @@ pub(super) fn of_node(node: &Value, out: &mut FieldErrors) {
     let path = Path::of(&["metadata", "annotations"]);
     match read(metadata, TAINTS, AnnotationForm::List("[]core.Taint")) {
         Some(Ok(all)) => taints(&json!({"taints": all}), &path.child(TAINTS), out),
-        Some(Err(why)) => out.push(Error::invalid(&path, TAINTS, &why)),
+        Some(Err(why)) => out.push(Error::invalid(&path, TAINTS, &why.to_string())),
         None => {}
     }
     match read(metadata, AVOIDED, AnnotationForm::Struct("v1.AvoidPods")) {
@@ -59,7 +73,7 @@ pub(super) fn of_node(node: &Value, out: &mut FieldErrors) {
                 controller(avoided, &path.child(AVOIDED).index(i).child("PodSignature"), out);
             }
         }
-        Some(Err(why)) => out.push(Error::invalid(path.child("AvoidPods"), AVOIDED, &why)),
+        Some(Err(why)) => out.push(Error::invalid(path.child("AvoidPods"), AVOIDED, &why.to_string())),
         None => {}
     }
 }
@@ -79,7 +93,7 @@ fn controller(avoided: &Value, path: &Path, out: &mut FieldErrors) {
 pub(super) fn of_pod(metadata: &Value, path: &Path, out: &mut FieldErrors) {
     match read(metadata, TOLERATIONS, AnnotationForm::List("[]core.Toleration")) {
         Some(Ok(all)) => tolerations(&json!({"tolerations": all}), &path.child(TOLERATIONS), out),
-        Some(Err(why)) => out.push(Error::invalid(path, TOLERATIONS, &why)),
+        Some(Err(why)) => out.push(Error::invalid(path, TOLERATIONS, &why.to_string())),
         None => {}
     }
 }

@@ -15,9 +15,44 @@ const SHORTEST_RSA: usize = 1024;
 /// Keys of RSA above this take too long.
 const LONGEST_RSA: usize = 16_384;
 
+/// Fault of a request's signature or key, in Go's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SignatureFault {
+    /// A signature over MD5.
+    #[error("x509: cannot verify signature: insecure algorithm MD5-RSA")]
+    Md5,
+    /// Nobody knows how it is made.
+    #[error("x509: cannot verify signature: algorithm unimplemented")]
+    Unimplemented,
+    /// A signature with a key of another family.
+    #[error(
+        "x509: signature algorithm specifies {} public key, but have public key of type {}",
+        .wanted.words().0,
+        .found.words().1
+    )]
+    OtherFamily {
+        /// Family of the signature.
+        wanted: KeyFamily,
+        /// Family of the key.
+        found: KeyFamily,
+    },
+    /// The key of RSA cannot be read.
+    #[error("x509: invalid RSA public key")]
+    RsaKey,
+    /// The key of RSA has so many bits, which are too few.
+    #[error("crypto/rsa: {0}-bit keys are insecure (see https://go.dev/pkg/crypto/rsa#hdr-Minimum_key_size)")]
+    ShortKey(usize),
+    /// The curve of the key is not known.
+    #[error("x509: unsupported elliptic curve")]
+    Curve,
+    /// A signature with another key.
+    #[error("{}", .0.failure())]
+    Unverified(KeyFamily),
+}
+
 /// A family of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeyFamily {
+pub(super) enum KeyFamily {
     Rsa,
     Ecdsa,
     Ed25519,
@@ -85,7 +120,7 @@ impl Hash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Pkcs1(Hash),
-    /// Its parameters name the hash.
+    /// RSA-PSS, whose parameters name the hash.
     Pss,
     Ecdsa(Hash),
     Ed25519,
@@ -93,7 +128,7 @@ enum Algorithm {
 
 impl Algorithm {
     /// By object identifier. The certificate that is asked for is signed anew: a request may still use SHA-1.
-    fn of(oid: &str) -> Result<Self, String> {
+    fn of(oid: &str) -> Result<Self, SignatureFault> {
         Ok(match oid {
             "1.2.840.113549.1.1.5" | "1.3.14.3.2.29" => Self::Pkcs1(Hash::Sha1),
             "1.2.840.113549.1.1.11" => Self::Pkcs1(Hash::Sha256),
@@ -105,10 +140,8 @@ impl Algorithm {
             "1.2.840.10045.4.3.3" => Self::Ecdsa(Hash::Sha384),
             "1.2.840.10045.4.3.4" => Self::Ecdsa(Hash::Sha512),
             "1.3.101.112" => Self::Ed25519,
-            "1.2.840.113549.1.1.4" => {
-                return Err("x509: cannot verify signature: insecure algorithm MD5-RSA".to_owned());
-            }
-            _ => return Err("x509: cannot verify signature: algorithm unimplemented".to_owned()),
+            "1.2.840.113549.1.1.4" => return Err(SignatureFault::Md5),
+            _ => return Err(SignatureFault::Unimplemented),
         })
     }
 
@@ -121,20 +154,15 @@ impl Algorithm {
     }
 }
 
-/// The failure in upstream's words.
-pub(super) fn check(request: &X509CertificationRequest<'_>) -> Result<(), String> {
+/// Verifies that a request is signed with its own key.
+pub(super) fn check(request: &X509CertificationRequest<'_>) -> Result<(), SignatureFault> {
     let info = &request.certification_request_info;
     let key = &info.subject_pki;
     let algorithm = Algorithm::of(&request.signature_algorithm.algorithm.to_id_string())?;
-    let Some(own) = KeyFamily::of_key(&key.algorithm.algorithm.to_id_string()) else {
-        return Err("x509: cannot verify signature: algorithm unimplemented".to_owned());
-    };
+    let own = KeyFamily::of_key(&key.algorithm.algorithm.to_id_string()).ok_or(SignatureFault::Unimplemented)?;
     let family = algorithm.family();
     if own != family {
-        let (wanted, found) = (family.words().0, own.words().1);
-        return Err(format!(
-            "x509: signature algorithm specifies {wanted} public key, but have public key of type {found}"
-        ));
+        return Err(SignatureFault::OtherFamily { wanted: family, found: own });
     }
     let (text, signature) = (info.raw, &*request.signature_value.data);
     let fits = match algorithm {
@@ -143,21 +171,20 @@ pub(super) fn check(request: &X509CertificationRequest<'_>) -> Result<(), String
         Algorithm::Ecdsa(hash) => ecdsa(key, hash.of(text), signature)?,
         Algorithm::Ed25519 => ed25519(key, text, signature).is_some(),
     };
-    if fits { Ok(()) } else { Err(family.failure().to_owned()) }
+    if fits { Ok(()) } else { Err(SignatureFault::Unverified(family)) }
 }
 
 /// A key of RSA that is neither too short nor too long.
-fn rsa(key: &SubjectPublicKeyInfo<'_>) -> Result<RsaPublicKey, String> {
+fn rsa(key: &SubjectPublicKeyInfo<'_>) -> Result<RsaPublicKey, SignatureFault> {
     let Ok(PublicKey::RSA(RSAPublicKey { modulus, exponent })) = key.parsed() else {
-        return Err("x509: invalid RSA public key".to_owned());
+        return Err(SignatureFault::RsaKey);
     };
     let (n, e) = (BigUint::from_bytes_be(modulus), BigUint::from_bytes_be(exponent));
     let bits = n.bits();
     if bits < SHORTEST_RSA {
-        let more = "see https://go.dev/pkg/crypto/rsa#hdr-Minimum_key_size";
-        return Err(format!("crypto/rsa: {bits}-bit keys are insecure ({more})"));
+        return Err(SignatureFault::ShortKey(bits));
     }
-    RsaPublicKey::new_with_max_size(n, e, LONGEST_RSA).map_err(|_| KeyFamily::Rsa.failure().to_owned())
+    RsaPublicKey::new_with_max_size(n, e, LONGEST_RSA).map_err(|_| SignatureFault::Unverified(KeyFamily::Rsa))
 }
 
 fn pss(key: &RsaPublicKey, text: &[u8], signature: &[u8]) -> bool {
@@ -179,7 +206,11 @@ macro_rules! on_curve {
 }
 
 /// Verifies an ECDSA signature of a digest; false for one of another key, an error for an unsupported curve.
-pub(super) fn ecdsa(key: &SubjectPublicKeyInfo<'_>, mut digest: Vec<u8>, signature: &[u8]) -> Result<bool, String> {
+pub(super) fn ecdsa(
+    key: &SubjectPublicKeyInfo<'_>,
+    mut digest: Vec<u8>,
+    signature: &[u8],
+) -> Result<bool, SignatureFault> {
     let curve = key.algorithm.parameters.as_ref().and_then(|p| p.as_oid().ok()).map(|oid| oid.to_id_string());
     let point = &*key.subject_public_key.data;
     // A digest is a number: one shorter than what the curve counts in begins with zeros, which the library asks for.
@@ -192,7 +223,7 @@ pub(super) fn ecdsa(key: &SubjectPublicKeyInfo<'_>, mut digest: Vec<u8>, signatu
         Some("1.2.840.10045.3.1.7") => Ok(on_curve!(p256, point, &digest, signature)),
         Some("1.3.132.0.34") => Ok(on_curve!(p384, point, &digest, signature)),
         Some("1.3.132.0.35") => Ok(on_curve!(p521, point, &digest, signature)),
-        _ => Err("x509: unsupported elliptic curve".to_owned()),
+        _ => Err(SignatureFault::Curve),
     }
 }
 
@@ -224,7 +255,7 @@ mod tests {
     }
 
     fn judged(der: &[u8]) -> Result<(), String> {
-        check(&X509CertificationRequest::from_der(der).expect("a request").1)
+        check(&X509CertificationRequest::from_der(der).expect("a request").1).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -262,7 +293,7 @@ mod tests {
             ("1.2.840.113549.1.1.4", Err("x509: cannot verify signature: insecure algorithm MD5-RSA")),
             ("1.2.3", Err("x509: cannot verify signature: algorithm unimplemented")),
         ] {
-            assert_eq!(Algorithm::of(oid), want.map_err(str::to_owned), "{oid}");
+            assert_eq!(Algorithm::of(oid).map_err(|e| e.to_string()), want.map_err(str::to_owned), "{oid}");
         }
     }
 }

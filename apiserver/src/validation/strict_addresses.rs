@@ -163,7 +163,10 @@ fn network(text: &str) -> Option<String> {
 /// Explains why a spelling is refused. Text that is no address is refused elsewhere, and these fields need no canonical
 /// form.
 fn odd<T>(read: Result<T, StrictError>) -> Option<String> {
-    read.err().map(|why| why.to_string()).filter(|why| why.starts_with("must not"))
+    match read.err()? {
+        StrictError::Network | StrictError::Address | StrictError::NotCanonical(_) => None,
+        why => Some(why.to_string()),
+    }
 }
 
 #[cfg(test)]

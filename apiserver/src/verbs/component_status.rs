@@ -27,15 +27,42 @@ const LIMIT: u64 = 4096;
 const LOCAL: [(&str, u16); 2] = [("scheduler", 10259), ("controller-manager", 10257)];
 const ETCD: &str = "etcd-0";
 
-/// `ok`, or why not.
-async fn ask(port: u16) -> Result<(), String> {
-    let url = format!("Get \"https://127.0.0.1:{port}/healthz\"");
-    let tcp = TcpStream::connect(("127.0.0.1", port))
-        .await
-        .map_err(|_| format!("{url}: dial tcp 127.0.0.1:{port}: connect: connection refused"))?;
+/// A component that is not well, in Go's words.
+#[derive(Debug, thiserror::Error)]
+enum ComponentError {
+    /// Nobody listens on its port.
+    #[error("{}: dial tcp 127.0.0.1:{port}: connect: connection refused", get_of(*.port))]
+    Refused { port: u16 },
+    /// No way to ask over TLS.
+    #[error(transparent)]
+    Tls(#[from] shared::cert::CertError),
+    /// An address that no certificate could have.
+    #[error(transparent)]
+    Name(#[from] rustls_pki_types::InvalidDnsNameError),
+    /// A connection that broke off.
+    #[error("{}: {error}", get_of(*.port))]
+    Exchange { port: u16, error: std::io::Error },
+    /// An answer that says that the component is not well.
+    #[error("{}: unhealthy http status code: {code}", get_of(*.port))]
+    Unhealthy { port: u16, code: String },
+    /// The store is not well.
+    #[error(transparent)]
+    Store(#[from] crate::storage::Error),
+    /// No answer in time.
+    #[error("context deadline exceeded")]
+    Deadline,
+}
+
+fn get_of(port: u16) -> String {
+    format!("Get \"https://127.0.0.1:{port}/healthz\"")
+}
+
+/// Asks a component on this machine how it is.
+async fn ask(port: u16) -> Result<(), ComponentError> {
+    let tcp = TcpStream::connect(("127.0.0.1", port)).await.map_err(|_| ComponentError::Refused { port })?;
     // Any certificate will do: the question is whether somebody answers, and nothing is told.
-    let config = shared::cert::client_tls(shared::cert::Trust::Anybody, None).map_err(|e| e.to_string())?;
-    let name = ServerName::try_from("127.0.0.1").map_err(|e| e.to_string())?;
+    let config = shared::cert::client_tls(shared::cert::Trust::Anybody, None)?;
+    let name = ServerName::try_from("127.0.0.1")?;
     let talk = async {
         let mut tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
         tls.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").await?;
@@ -44,23 +71,22 @@ async fn ask(port: u16) -> Result<(), String> {
         let _ = tls.take(LIMIT).read_to_end(&mut answer).await;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
     };
-    let answer = talk.await.map_err(|e| format!("{url}: {e}"))?;
+    let answer = talk.await.map_err(|error| ComponentError::Exchange { port, error })?;
     let code = answer.split(' ').nth(1).unwrap_or("");
-    if code == "200" { Ok(()) } else { Err(format!("{url}: unhealthy http status code: {code}")) }
+    if code == "200" { Ok(()) } else { Err(ComponentError::Unhealthy { port, code: code.to_owned() }) }
 }
 
 async fn status(engine: &Engine, name: &str, port: Option<u16>) -> Value {
     let question = async {
         match port {
             Some(port) => ask(port).await,
-            None => engine.store.revision().await.map(|_| ()).map_err(|e| e.to_string()),
+            None => Ok(engine.store.revision().await.map(drop)?),
         }
     };
-    let answer =
-        tokio::time::timeout(PATIENCE, question).await.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
-    let (status, message) = match &answer {
-        Ok(()) => ("True", "ok"),
-        Err(why) => ("False", why.as_str()),
+    let answer = tokio::time::timeout(PATIENCE, question).await.unwrap_or(Err(ComponentError::Deadline));
+    let (status, message) = match answer {
+        Ok(()) => ("True", "ok".to_owned()),
+        Err(why) => ("False", why.to_string()),
     };
     json!({
         "kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},

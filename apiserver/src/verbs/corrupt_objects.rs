@@ -18,6 +18,7 @@ use shared::status::{Details, Status, field};
 use super::engine::{Engine, UPDATE_ROUNDS, WriteTarget, conflict, storage_status};
 use super::{Reply, VerbRequest, accepted};
 use crate::admission::Operation;
+use crate::api::NotPermitted;
 use crate::negotiate;
 use crate::rows::{qualified, working};
 use crate::storage::codec::{self, CodecError};
@@ -190,7 +191,7 @@ async fn authorize(engine: &Engine, t: &WriteTarget<'_>) -> Result<(), Status> {
         resource_request: true,
         ..Attributes::default()
     };
-    let Err(reason) = engine.permits.ask(&question).await else { return Ok(()) };
+    let Err(NotPermitted { reason }) = engine.permits.ask(&question).await else { return Ok(()) };
     let why = format!("not permitted to do {VERB:?}, reason: {reason}");
     Err(Status::forbidden(&t.row.group, &t.row.plural, t.name, &why))
 }

@@ -92,7 +92,7 @@ fn from_body(sent: RequestBody<'_>) -> Result<Value, Status> {
             protobuf::decode(schema, e.raw).map_err(|e| bad(e.to_string()))
         }
         format => {
-            let (text, _) = negotiate::json_text(format, body).map_err(bad)?;
+            let (text, _) = negotiate::json_text(format, body).map_err(|e| bad(e.to_string()))?;
             let (version, kind) =
                 json::type_meta(&text).map_err(|e| bad(format!("couldn't get version/kind; json parse error: {e}")))?;
             if !matches!(kind.as_str(), "DeleteOptions" | "") {

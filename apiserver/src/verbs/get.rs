@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use proto::resources::Row;
-use shared::flags::parse_unsigned_decimal;
+use shared::flags::{NumberError, parse_unsigned_decimal};
 use shared::status::{Status, go_quote};
 
 use super::engine::Engine;
@@ -13,13 +13,21 @@ use super::{Reply, VerbRequest, accepted, namespace_of, spans, table};
 use crate::cache::{CacheError, CacheRegistry, Cacher, Entry};
 use crate::storage;
 
-/// Reads a `resourceVersion` parameter; the error is that of GET and WATCH.
-pub fn revision(text: &str) -> Result<Option<i64>, String> {
+/// A `resourceVersion` parameter that is no number, in the words of GET and WATCH.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("resourceVersion: Invalid value: {}: {source}", go_quote(.text))]
+pub struct RevisionError {
+    text: String,
+    source: NumberError,
+}
+
+/// Reads a `resourceVersion` parameter.
+pub fn revision(text: &str) -> Result<Option<i64>, RevisionError> {
     match text {
         "" => Ok(None),
         t => match parse_unsigned_decimal(t) {
             Ok(n) => Ok(Some(i64::try_from(n).unwrap_or(i64::MAX))),
-            Err(why) => Err(format!("resourceVersion: Invalid value: {}: {why}", go_quote(t))),
+            Err(source) => Err(RevisionError { text: t.to_owned(), source }),
         },
     }
 }
@@ -137,7 +145,7 @@ pub async fn get(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<Rep
         return Err(Status::bad_request("the export parameter, deprecated since v1.14, is no longer supported"));
     }
     let accepted = accepted(r, false)?;
-    let at = revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
+    let at = revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e.to_string()))?;
     let reading = pin!(entry(engine, row, namespace_of(&r.info, row), &r.info.name, at));
     let entry = spans::getting(engine, r, row, reading).await?;
     // The common case needs no tree.

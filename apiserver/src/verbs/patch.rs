@@ -19,7 +19,7 @@ use crate::audit;
 use crate::machinery::meta;
 use crate::machinery::query::{FieldValidation, OptionsKind, WriteOptions};
 use crate::negotiate::{
-    Expected, Format, Media, RequestBody, decode_patched, decode_tree, json_text, other_kind, unpatched,
+    BodyTextError, Expected, Format, Media, RequestBody, decode_patched, decode_tree, json_text, other_kind, unpatched,
 };
 use crate::registry::behavior;
 use crate::storage::codec;
@@ -124,7 +124,7 @@ impl Patch {
                 read(&text, "error decoding CBOR: ").map(|(p, _)| (PatchDocument::Apply(p), Vec::new()))?
             }
             _ => {
-                let (applied, strict) = applied_yaml(body).map_err(bad)?;
+                let (applied, strict) = applied_yaml(body).map_err(|e| bad(e.to_string()))?;
                 if !applied.is_object() && !applied.is_null() {
                     let what = format!("error unmarshaling JSON: while decoding JSON: {}", no_map(&applied));
                     return Err(bad(format!("error decoding YAML: {what}")));
@@ -221,18 +221,27 @@ fn no_map(value: &Value) -> String {
     format!("json: cannot unmarshal {} into Go value of type map[string]interface {{}}", json_type(value))
 }
 
+/// Applied text that cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum AppliedTextError {
+    /// No YAML.
+    #[error("error decoding YAML: error converting YAML to JSON: {0}")]
+    Yaml(#[from] BodyTextError),
+    /// Values that JSON has not.
+    #[error("error decoding YAML: {0}")]
+    Json(#[from] json::DecodeError),
+}
+
 /// Reads applied text, with the keys that it has twice.
-fn applied_yaml(body: &[u8]) -> Result<(Value, Vec<String>), String> {
+fn applied_yaml(body: &[u8]) -> Result<(Value, Vec<String>), AppliedTextError> {
     // Most clients send JSON, which is YAML: read as such it costs less.
     if let Ok((object, repeated)) = json::decode_any_reporting(body)
         && repeated.is_empty()
     {
         return Ok((object, repeated));
     }
-    let (text, repeated) = json_text(Format::Yaml, body)
-        .map_err(|e| format!("error decoding YAML: error converting YAML to JSON: {e}"))?;
-    let object = json::decode_any(&text).map_err(|e| format!("error decoding YAML: {e}"))?;
-    Ok((object, repeated))
+    let (text, repeated) = json_text(Format::Yaml, body)?;
+    Ok((json::decode_any(&text)?, repeated))
 }
 
 /// A patch cannot make another kind of an object.

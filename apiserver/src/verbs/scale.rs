@@ -145,7 +145,8 @@ pub async fn dispatch(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Resul
     let name = &r.info.name;
     match r.info.verb.as_str() {
         "get" => {
-            let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
+            let at = get::revision(r.query.get("resourceVersion").unwrap_or(""))
+                .map_err(|e| Status::unknown(&e.to_string()))?;
             let entry = get::entry(engine, row, namespace, name, at).await?;
             reply(r, row, &engine.served(row, &entry.raw)?)
         }

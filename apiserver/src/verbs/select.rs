@@ -40,7 +40,7 @@ impl Selection {
         check()?;
         let mut terms = Vec::new();
         for t in parsed.terms() {
-            let place = fields::resolve_for(row, &t.field).map_err(bad)?;
+            let place = fields::resolve_for(row, &t.field).map_err(|e| bad(e.to_string()))?;
             terms.push((place, t.equal, t.value.clone()));
         }
         Ok(Self { labels, fields: terms })

@@ -22,7 +22,7 @@ use crate::storage::codec;
 pub enum Include {
     /// No object.
     None,
-    /// Its metadata.
+    /// The object's metadata.
     Metadata,
     /// All of it.
     Object,

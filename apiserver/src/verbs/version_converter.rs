@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use proto::Value;
 use proto::merge::apply::{FieldsVersion, Versions};
 use proto::resources::{Resource, Row};
+use shared::status::Status;
 
 use super::managers::WrittenKind;
 use crate::machinery::tree;
@@ -21,8 +22,8 @@ pub struct Conversions(Mutex<Memo>);
 
 #[derive(Default)]
 struct Memo {
-    /// By version and text; or why the webhook failed.
-    known: HashMap<(String, String), Result<Value, String>>,
+    /// By version and text; or the failure of the webhook.
+    known: HashMap<(String, String), Result<Value, Status>>,
     wanted: Vec<(String, Value)>,
 }
 
@@ -43,7 +44,7 @@ impl Conversions {
         let memo = self.0.lock();
         let mut asked =
             memo.known.iter().filter(|((version, _), _)| api_version.is_none_or(|wanted| wanted == version));
-        asked.find_map(|(_, converted)| converted.as_ref().err().cloned())
+        asked.find_map(|(_, converted)| converted.as_ref().err().map(|why| why.message.clone()))
     }
 
     /// Takes the objects that webhooks have to be asked about, with the versions they are wanted in.
@@ -52,7 +53,7 @@ impl Conversions {
     }
 
     /// Records the result of converting an object.
-    pub fn record(&self, object: &Value, api_version: String, converted: Result<Value, String>) {
+    pub fn record(&self, object: &Value, api_version: String, converted: Result<Value, Status>) {
         self.0.lock().known.insert((api_version, object.to_string()), converted);
     }
 }
@@ -133,7 +134,7 @@ mod tests {
         conversions.record(&old, "g/v2".to_owned(), Ok(new.clone()));
         assert_eq!((conversions.get(&old, "g/v2"), conversions.failure(None)), (new, None));
         let why = Some("no".to_owned());
-        conversions.record(&old, "g/v3".to_owned(), Err("no".to_owned()));
+        conversions.record(&old, "g/v3".to_owned(), Err(Status::unknown("no")));
         assert_eq!((conversions.get(&old, "g/v3"), conversions.failure(Some("g/v3"))), (old, why));
         assert_eq!(conversions.failure(Some("g/v2")), None);
         assert!(conversions.wanted().is_empty());

@@ -319,7 +319,8 @@ impl WatchOptions {
         if r.info.names_object() && !r.info.name.is_empty() {
             selection = selection.named(&r.info.name)?;
         }
-        let at = get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e))?;
+        let at =
+            get::revision(r.query.get("resourceVersion").unwrap_or("")).map_err(|e| Status::unknown(&e.to_string()))?;
         let seconds = r.query.int("timeoutSeconds")?.unwrap_or(0);
         let begins = engine.policy.watch_lists && begins_with_state(&r.query);
         Ok(Self {

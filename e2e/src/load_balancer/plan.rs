@@ -4,6 +4,7 @@
 //! a request, a route. Answers for the decisions of upstream's service controller and of a cloud's load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -92,26 +93,49 @@ pub(super) fn plan(view: &View, pools: &[IpNet]) -> Plan {
     plan
 }
 
+/// A Service that gets no address.
+#[derive(Debug)]
+enum NoAddress {
+    /// No pool is of the family.
+    Family,
+    /// An address outside of the pool.
+    Outside(IpAddr, IpNet),
+    /// An address that another Service has.
+    Taken(IpAddr),
+    /// All addresses of the pool are taken.
+    Exhausted(IpNet),
+}
+
+impl fmt::Display for NoAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Family => f.write_str("the cluster has no addresses of its family"),
+            Self::Outside(asked, pool) => write!(f, "{asked} is not in {pool}"),
+            Self::Taken(asked) => write!(f, "{asked} is taken"),
+            Self::Exhausted(pool) => write!(f, "{pool} has no free address"),
+        }
+    }
+}
+
 fn address_for(
     service: &Service,
     v6: bool,
     has: &[IpAddr],
     pools: &[IpNet],
     taken: &mut BTreeSet<IpAddr>,
-) -> Result<IpAddr, String> {
+) -> Result<IpAddr, NoAddress> {
     let asked = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref()).unwrap_or_default();
     let asked = asked.parse::<IpAddr>().ok().filter(|address| address.is_ipv6() == v6);
     let current = has.iter().copied().find(|address| address.is_ipv6() == v6);
     if let Some(current) = current.filter(|current| asked.is_none_or(|asked| asked == *current)) {
         return Ok(current);
     }
-    let pool =
-        pools.iter().find(|pool| pool.addr().is_ipv6() == v6).ok_or("the cluster has no addresses of its family")?;
+    let pool = pools.iter().find(|pool| pool.addr().is_ipv6() == v6).ok_or(NoAddress::Family)?;
     let found = match asked {
-        Some(asked) if !pool.contains(&asked) => return Err(format!("{asked} is not in {pool}")),
-        Some(asked) if taken.contains(&asked) => return Err(format!("{asked} is taken")),
+        Some(asked) if !pool.contains(&asked) => return Err(NoAddress::Outside(asked, *pool)),
+        Some(asked) if taken.contains(&asked) => return Err(NoAddress::Taken(asked)),
         Some(asked) => asked,
-        None => pool.hosts().find(|address| !taken.contains(address)).ok_or(format!("{pool} has no free address"))?,
+        None => pool.hosts().find(|address| !taken.contains(address)).ok_or(NoAddress::Exhausted(*pool))?,
     };
     taken.insert(found);
     Ok(found)

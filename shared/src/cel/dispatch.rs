@@ -23,7 +23,7 @@ pub(super) fn choose(
         let of = values.first().map_or("", Value::type_name);
         if !operator.of.is_empty() && !operator.of.contains(&of) {
             let plain = RECEIVERS.contains(&of);
-            return Err(if plain { Error::overload() } else { Error::new(format!("no such overload: {name}")) });
+            return Err(Error::NoOverload((!plain).then(|| name.to_owned())));
         }
         return Ok(candidates[0].entry);
     }
@@ -34,7 +34,7 @@ pub(super) fn choose(
             return Error::overload();
         }
         let types: Vec<&str> = values.iter().map(Value::type_name).collect();
-        Error::new(format!("no such overload: {name}({})", types.join(", ")))
+        Error::NoOverload(Some(format!("{name}({})", types.join(", "))))
     })
 }
 

@@ -11,6 +11,9 @@ pub enum Error {
     /// The expression fails on these values.
     #[error("{0}")]
     Failed(String),
+    /// No function takes these values; the call, where upstream shows it.
+    #[error("no such overload{}", .0.as_ref().map(|call| format!(": {call}")).unwrap_or_default())]
+    NoOverload(Option<String>),
     /// The evaluation was cancelled.
     #[error("operation cancelled: actual cost limit exceeded")]
     Cancelled,
@@ -22,7 +25,7 @@ impl Error {
     }
 
     pub(super) fn overload() -> Self {
-        Self::new("no such overload")
+        Self::NoOverload(None)
     }
 
     pub(super) fn no_key(key: &str) -> Self {

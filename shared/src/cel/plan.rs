@@ -77,7 +77,7 @@ fn fold(node: &mut Node) -> Result<(), PlanError> {
             Ok(value) => value,
             // What is too much will be told when it runs.
             Err(Error::Cancelled) => return Ok(()),
-            Err(Error::Failed(why)) => return Err(PlanError::Constant(why)),
+            Err(why) => return Err(PlanError::Constant(why.to_string())),
         },
     };
     let (of, id) = (node.of.clone(), node.id);

@@ -102,6 +102,15 @@ pub(super) struct Policy {
 /// A label value that is no level or version: label key, value, what it must be.
 pub(super) type LabelError = (String, String, &'static str);
 
+/// A default of the configuration that is no level or version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("defaults.{field}: Invalid value: {value:?}: {must_be}")]
+pub struct PolicyConfigError {
+    field: String,
+    value: String,
+    must_be: &'static str,
+}
+
 const MUST_BE_LEVEL: &str = "must be one of privileged, baseline, restricted";
 const MUST_BE_VERSION: &str = "must be \"latest\" or \"v1.x\"";
 
@@ -140,20 +149,20 @@ impl Policy {
     }
 
     /// Reads the `defaults` of a configuration: levels are privileged and versions latest where it says nothing.
-    pub(super) fn of_configuration(defaults: &Value) -> Result<Policy, String> {
+    pub(super) fn of_configuration(defaults: &Value) -> Result<Policy, PolicyConfigError> {
+        let invalid =
+            |field: String, value: &str, must_be| PolicyConfigError { field, value: value.to_owned(), must_be };
         let read = |mode: &str| {
-            let (level, version) = (format!("/{mode}"), format!("/{mode}-version"));
-            let level = match tree::text(defaults, &level) {
+            let level = match tree::text(defaults, &format!("/{mode}")) {
                 "" => Level::Privileged,
-                text => Level::parse(text)
-                    .ok_or_else(|| format!("defaults.{mode}: Invalid value: {text:?}: {MUST_BE_LEVEL}"))?,
+                text => Level::parse(text).ok_or_else(|| invalid(mode.to_owned(), text, MUST_BE_LEVEL))?,
             };
-            let version = match tree::text(defaults, &version) {
+            let field = format!("{mode}-version");
+            let version = match tree::text(defaults, &format!("/{field}")) {
                 "" => PolicyVersion::LATEST,
-                text => PolicyVersion::parse(text)
-                    .ok_or_else(|| format!("defaults.{mode}-version: Invalid value: {text:?}: {MUST_BE_VERSION}"))?,
+                text => PolicyVersion::parse(text).ok_or_else(|| invalid(field, text, MUST_BE_VERSION))?,
             };
-            Ok::<_, String>(LevelVersion { level, version })
+            Ok(LevelVersion { level, version })
         };
         Ok(Policy { enforce: read("enforce")?, audit: read("audit")?, warn: read("warn")? })
     }

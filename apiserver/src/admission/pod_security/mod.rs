@@ -20,6 +20,7 @@ use crate::registry::core::namespace::NAMESPACES;
 use crate::registry::core::pod::PODS;
 use crate::registry::pod_template;
 use checks::{describe, evaluate};
+pub use level::PolicyConfigError;
 use level::{LabelError, Level, LevelVersion, Policy};
 use meters::Metrics;
 
@@ -51,7 +52,7 @@ impl PodSecurity {
         Ok(Self {
             reader,
             api,
-            defaults: defaults.map_err(Error::Configuration)?,
+            defaults: defaults?,
             exempt: Exempt {
                 users: list("usernames"),
                 namespaces: list("namespaces"),

@@ -9,7 +9,8 @@ use shared::cel;
 
 use super::super::request_authorizer::RequestAuthorizer;
 use super::super::{NOTHING, measure};
-use crate::expressions::{self, Dialect, EXHAUSTED, ResultType, Scope};
+use super::error::PolicyEvaluationError;
+use crate::expressions::{self, Dialect, EvaluationError, ResultType, Scope};
 use crate::machinery::tree;
 
 /// Variables of a request that expressions see.
@@ -26,6 +27,8 @@ pub(super) struct EvaluationInput {
 pub(super) struct FailedValidation {
     pub(super) message: String,
     pub(super) reason: String,
+    /// Kind of failure in metrics.
+    pub(super) error_type: &'static str,
     /// The place of the validation in its policy.
     pub(super) at: usize,
 }
@@ -35,7 +38,7 @@ pub(super) struct FailedValidation {
 pub(super) enum Annotation {
     Publish(String, String),
     /// The expression could not be evaluated, and the failure policy is `Fail`.
-    Broken(String),
+    Broken(PolicyEvaluationError),
 }
 
 /// Result of a policy.
@@ -43,7 +46,7 @@ pub(super) enum Annotation {
 pub(super) struct PolicyResult {
     pub(super) findings: Vec<FailedValidation>,
     /// Evaluation errors under the failure policy `Ignore`.
-    pub(super) overlooked: Vec<String>,
+    pub(super) overlooked: Vec<PolicyEvaluationError>,
     pub(super) annotations: Vec<Annotation>,
 }
 
@@ -96,7 +99,7 @@ pub(super) fn conditions_hold(
     matter: &EvaluationInput,
     parameter: &Value,
     kind: &str,
-) -> Result<bool, String> {
+) -> Result<bool, EvaluationError> {
     let (conditions, since) = (tree::list(policy, "/spec/matchConditions"), Instant::now());
     if conditions.is_empty() {
         return Ok(true);
@@ -121,7 +124,7 @@ fn dialect_of(policy: &Value) -> Dialect {
 }
 
 /// Result of a validation expression.
-type ValidationResult = Result<bool, String>;
+type ValidationResult = Result<bool, EvaluationError>;
 
 /// The judgement of a policy.
 pub(super) fn evaluate(policy: &Value, matter: &EvaluationInput, parameter: &Value) -> PolicyResult {
@@ -129,7 +132,7 @@ pub(super) fn evaluate(policy: &Value, matter: &EvaluationInput, parameter: &Val
     match conditions_hold(policy, matter, parameter, "validate") {
         Ok(true) => {}
         Ok(false) => return PolicyResult::default(),
-        Err(why) => return PolicyResult { findings: vec![broken(why, 0)], ..PolicyResult::default() },
+        Err(why) => return PolicyResult { findings: vec![broken(&why.into(), 0)], ..PolicyResult::default() },
     }
     let validations = tree::list(policy, "/spec/validations");
     let mut scope = stage(policy, dialect_of(policy), matter, parameter, true);
@@ -144,19 +147,24 @@ pub(super) fn evaluate(policy: &Value, matter: &EvaluationInput, parameter: &Val
     let mut judgement = PolicyResult::default();
     for (at, (validation, verdict)) in validations.iter().zip(verdicts).enumerate() {
         let why = match (verdict, &messages) {
-            (Err(why), _) => why,
-            (Ok(_), Err(why)) => format!("failed messageExpression: {why}"),
+            (Err(why), _) => why.into(),
+            (Ok(_), Err(why)) => PolicyEvaluationError::Message(why.clone()),
             (Ok(true), Ok(_)) => continue,
             (Ok(false), Ok(computed)) => {
                 let reason = Some(tree::text(validation, "/reason")).filter(|r| !r.is_empty()).unwrap_or("Invalid");
                 let message = message(validation, computed[at].as_deref());
-                judgement.findings.push(FailedValidation { message, reason: reason.to_owned(), at });
+                judgement.findings.push(FailedValidation {
+                    message,
+                    reason: reason.to_owned(),
+                    error_type: PolicyEvaluationError::INVALID,
+                    at,
+                });
                 continue;
             }
         };
         match open {
             true => judgement.overlooked.push(why),
-            false => judgement.findings.push(broken(why, at)),
+            false => judgement.findings.push(broken(&why, at)),
         }
     }
     let annotations = tree::list(policy, "/spec/auditAnnotations");
@@ -177,14 +185,14 @@ pub(super) fn evaluate(policy: &Value, matter: &EvaluationInput, parameter: &Val
             }
             Ok(_) => {}
             Err(_) if open => {}
-            Err(why) => judgement.annotations.push(Annotation::Broken(why)),
+            Err(why) => judgement.annotations.push(Annotation::Broken(why.into())),
         }
     }
     judgement
 }
 
-fn broken(message: String, at: usize) -> FailedValidation {
-    FailedValidation { message, reason: "Invalid".to_owned(), at }
+fn broken(why: &PolicyEvaluationError, at: usize) -> FailedValidation {
+    FailedValidation { message: why.to_string(), reason: "Invalid".to_owned(), error_type: why.error_type(), at }
 }
 
 /// The texts that validations compute, from what they left to spend.
@@ -197,7 +205,7 @@ fn messages(
     parameter: &Value,
     verdicts: &[ValidationResult],
     left: u64,
-) -> Result<Vec<Option<String>>, String> {
+) -> Result<Vec<Option<String>>, EvaluationError> {
     let expressions: Vec<&str> =
         tree::list(policy, "/spec/validations").iter().map(|v| tree::text(v, "/messageExpression")).collect();
     let steps = tree::list(policy, "/spec/variables").len() + expressions.iter().filter(|e| !e.is_empty()).count();
@@ -212,7 +220,7 @@ fn messages(
     for at in (0..expressions.len()).filter(|at| asked(*at)) {
         computed[at] = scope.text(expressions[at], ResultType::Text).ok().flatten();
         if scope.is_exhausted() {
-            return Err(EXHAUSTED.to_owned());
+            return Err(EvaluationError::Exhausted);
         }
     }
     Ok(computed)
@@ -220,10 +228,10 @@ fn messages(
 
 /// The judgement where the means to find one were spent: nothing of what was found counts.
 fn exhausted(open: bool) -> PolicyResult {
-    let why = EXHAUSTED.to_owned();
+    let why = PolicyEvaluationError::from(EvaluationError::Exhausted);
     match open {
         true => PolicyResult { overlooked: vec![why], ..PolicyResult::default() },
-        false => PolicyResult { findings: vec![broken(why, 0)], ..PolicyResult::default() },
+        false => PolicyResult { findings: vec![broken(&why, 0)], ..PolicyResult::default() },
     }
 }
 

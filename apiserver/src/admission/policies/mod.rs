@@ -4,6 +4,7 @@
 //! Which policies a request comes before, in which version and with which parameters, is found out here; what they say
 //! of it is up to [`ValidatingPolicies`] and [`MutatingPolicies`].
 
+mod error;
 mod evaluate;
 mod mutating;
 mod params;

@@ -16,9 +16,10 @@ use shared::status::Status;
 use super::super::reinvocation::ReinvocationPlugin;
 use super::super::views::Views;
 use super::super::{Attributes, Plugin};
+use super::error::PolicyEvaluationError;
 use super::evaluate::{self, EvaluationInput};
 use super::{Bound, MUTATING, Policies, PolicyError, WebhookDeps};
-use crate::expressions::{Dialect, EXHAUSTED, ResultType};
+use crate::expressions::{Dialect, ResultType};
 use crate::machinery::tree;
 use crate::registry::behavior;
 
@@ -37,13 +38,13 @@ enum PolicyMutation {
 /// Failure of a mutation.
 enum MutationFailure {
     /// The policy's fault: its failure policy says what follows.
-    Policy(String),
+    Policy(PolicyEvaluationError),
     /// The request fails whatever the policy says.
     Request(Box<Status>),
 }
 
-impl From<String> for MutationFailure {
-    fn from(why: String) -> Self {
+impl From<PolicyEvaluationError> for MutationFailure {
+    fn from(why: PolicyEvaluationError) -> Self {
         Self::Policy(why)
     }
 }
@@ -120,7 +121,7 @@ impl MutatingPolicies {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(why) => {
-                refusals.push(failed(bound, &why));
+                refusals.push(failed(bound, &why.into()));
                 return Ok(false);
             }
         }
@@ -193,7 +194,7 @@ fn change(
     mutation: &Value,
     matter: &EvaluationInput,
     parameter: &Value,
-) -> Result<PolicyMutation, String> {
+) -> Result<PolicyMutation, PolicyEvaluationError> {
     let dialect = Dialect::Mutation { params: evaluate::has_parameters(policy) };
     let mut scope = evaluate::stage(policy, dialect, matter, parameter, true);
     let patches = tree::text(mutation, "/patchType") == "JSONPatch";
@@ -213,17 +214,15 @@ fn change(
         check_names(&value, "Object", &mut problems);
     }
     if !problems.is_empty() {
-        return Err(format!("type mismatch: {}", problems.join("\n")));
+        return Err(PolicyEvaluationError::TypeNames(problems));
     }
     if !patches && !has_text_keys(&value) {
-        return Err("invalid return type: *dynamic.ObjectVal".to_owned());
+        return Err(PolicyEvaluationError::Keys);
     }
     let tree = value.tree(&mut Fuel::default());
     Ok(match patches {
-        true => PolicyMutation::Patch(tree.map_err(|why| {
-            format!("JSONPath valueExpression evaluated to a type that could not marshal to JSON: {why}")
-        })?),
-        false => PolicyMutation::Configuration(tree.map_err(|e| e.to_string())?),
+        true => PolicyMutation::Patch(tree.map_err(PolicyEvaluationError::PatchValue)?),
+        false => PolicyMutation::Configuration(tree.map_err(PolicyEvaluationError::ConfigurationValue)?),
     })
 }
 
@@ -259,16 +258,16 @@ fn has_text_keys(value: &cel::Value<'_>) -> bool {
     }
 }
 
-fn configure(schema: &Message, object: &mut Value, mut config: Value) -> Result<(), String> {
+fn configure(schema: &Message, object: &mut Value, mut config: Value) -> Result<(), PolicyEvaluationError> {
     for field in ["apiVersion", "kind"] {
         config[field] = object[field].clone();
     }
-    *object = apply::configure(schema, object, &config).map_err(|e| format!("error applying patch: {e}"))?;
+    *object = apply::configure(schema, object, &config).map_err(PolicyEvaluationError::Configuration)?;
     Ok(())
 }
 
 fn patch(schema: &Message, typed: bool, object: &mut Value, mut patch: Value) -> Result<(), MutationFailure> {
-    let failed = |e: json_patch::Error| MutationFailure::Policy(format!("JSON Patch: {e}"));
+    let failed = |e: json_patch::Error| MutationFailure::Policy(PolicyEvaluationError::Patch(e));
     let (api_version, kind) = (object["apiVersion"].clone(), object["kind"].clone());
     // An operation that names no place means the whole.
     for operation in patch.as_array_mut().into_iter().flatten() {
@@ -316,8 +315,8 @@ fn unconverted(why: &Status) -> Status {
     Status::internal(&format!("failed to convert object: {}", why.message))
 }
 
-fn failed(bound: &Bound, why: &str) -> PolicyRefusal {
-    PolicyRefusal { message: denied(bound, Some(tree::name(&bound.binding)), why), reason: "Invalid" }
+fn failed(bound: &Bound, why: &PolicyEvaluationError) -> PolicyRefusal {
+    PolicyRefusal { message: denied(bound, Some(tree::name(&bound.binding)), &why.to_string()), reason: "Invalid" }
 }
 
 fn denied(bound: &Bound, binding: Option<&str>, why: &str) -> String {
@@ -344,9 +343,8 @@ fn refused(a: &Attributes<'_>, refusals: &[PolicyRefusal]) -> Option<Status> {
 fn measure(bound: &Bound, outcome: &Result<bool, MutationFailure>, since: Instant) {
     let fault = match outcome {
         Ok(_) => "no_error",
-        Err(MutationFailure::Policy(why)) if why == EXHAUSTED => "out_of_budget",
-        Err(MutationFailure::Policy(why)) if why.starts_with("compilation") => "compile_error",
-        Err(_) => "invalid_error",
+        Err(MutationFailure::Policy(why)) => why.error_type(),
+        Err(MutationFailure::Request(_)) => PolicyEvaluationError::INVALID,
     };
     let labels = ["policy", "policy_binding", "error_type"];
     let values = [tree::name(&bound.policy), tree::name(&bound.binding), fault];

@@ -14,7 +14,6 @@ use shared::status::Status;
 use super::super::{Attributes, Plugin};
 use super::evaluate::{self, Annotation, FailedValidation, PolicyResult};
 use super::{Bound, Policies, PolicyError, VALIDATING, WebhookDeps};
-use crate::expressions::EXHAUSTED;
 use crate::machinery::tree;
 
 /// Longest value of an audit annotation, in bytes.
@@ -132,11 +131,11 @@ impl PoliciesResult {
         let (name, bound) = (tree::name(policy), tree::name(binding));
         let actions = tree::strings(binding, "/spec/validationActions");
         for why in &judgement.overlooked {
-            measure(name, bound, "allow", fault(why), since);
+            measure(name, bound, "allow", why.error_type(), since);
         }
-        for FailedValidation { message, reason, at } in judgement.findings {
+        for FailedValidation { message, reason, error_type, at } in judgement.findings {
             for action in &actions {
-                measure(name, bound, &action.to_lowercase(), fault(&message), since);
+                measure(name, bound, &action.to_lowercase(), error_type, since);
                 match action.as_str() {
                     "Deny" => self.refusals.push(PolicyRefusal {
                         policy: name.to_owned(),
@@ -166,12 +165,12 @@ impl PoliciesResult {
                         values.push(value);
                     }
                 }
-                Annotation::Broken(message) => {
-                    measure(name, bound, "deny", fault(&message), since);
+                Annotation::Broken(why) => {
+                    measure(name, bound, "deny", why.error_type(), since);
                     self.refusals.push(PolicyRefusal {
                         policy: name.to_owned(),
                         binding: Some(bound.to_owned()),
-                        message,
+                        message: why.to_string(),
                         reason: "Invalid".to_owned(),
                     });
                 }
@@ -189,19 +188,10 @@ fn shortened(mut value: String) -> String {
     value
 }
 
-/// The kind of a failure. A validation that says no is one as well.
-fn fault(message: &str) -> &'static str {
-    match message {
-        EXHAUSTED => "out_of_budget",
-        _ if message.starts_with("compilation") => "compile_error",
-        _ => "invalid_error",
-    }
-}
-
 /// Counts a judgement and how long it took.
-fn measure(policy: &str, binding: &str, action: &str, fault: &str, since: Instant) {
+fn measure(policy: &str, binding: &str, action: &str, error_type: &str, since: Instant) {
     let labels = ["policy", "policy_binding", "error_type", "enforcement_action"];
-    let values = [policy, binding, fault, action];
+    let values = [policy, binding, error_type, action];
     metrics::counter(
         "apiserver_validating_admission_policy_check_total",
         "[BETA] Validation admission policy check total, labeled by policy and further identified by binding and enforcement action taken.",

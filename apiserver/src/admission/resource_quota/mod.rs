@@ -75,7 +75,7 @@ impl Plugin for ResourceQuota {
             if let Some(missing) = usage::unspecified(kind.group, kind.plural, object, &names) {
                 return Err(a.forbidden(format!("failed quota: {name}: must specify {missing}")));
             }
-            check_counted(quota, &names).map_err(|why| a.forbidden(why))?;
+            check_counted(quota, &names).map_err(|why| a.forbidden(why.to_string()))?;
             plan.push(quota.clone());
         }
         let asked = UsageRequest::of(a, kind);
@@ -95,7 +95,7 @@ impl Plugin for ResourceQuota {
             if let Ok(fresh) = self.api.get(RESOURCE_QUOTAS, a.namespace, tree::name(quota)).await {
                 *quota = Arc::new(fresh);
             }
-            raise(quota, kind, &asked).map_err(|why| a.forbidden(why))?;
+            raise(quota, kind, &asked).map_err(|why| a.forbidden(why.to_string()))?;
         }
         if a.dry_run {
             return Ok(());
@@ -146,7 +146,7 @@ impl ResourceQuota {
         asked: &UsageRequest<'_>,
     ) -> Result<(), Status> {
         for _ in 0..ROUNDS {
-            let Some(raised) = raise(&quota, kind, asked).map_err(|why| a.forbidden(why))? else {
+            let Some(raised) = raise(&quota, kind, asked).map_err(|why| a.forbidden(why.to_string()))? else {
                 return Ok(());
             };
             match self.api.update(&server_user(), RESOURCE_QUOTAS, "status", raised).await {
@@ -221,18 +221,43 @@ fn concerned(quota: &Value, kind: EvaluatedObject<'_>) -> Option<BTreeSet<String
     (!names.is_empty()).then_some(names)
 }
 
+/// Refusal of a request by a quota.
+#[derive(Debug, thiserror::Error)]
+enum QuotaError {
+    /// The quota controller has not counted these resources yet.
+    #[error("status unknown for quota: {quota}, resources: {resources}")]
+    Uncounted {
+        /// Name of the quota.
+        quota: String,
+        /// The resources.
+        resources: String,
+    },
+    /// There is no room for these amounts.
+    #[error("exceeded quota: {quota}, requested: {requested}, used: {used}, limited: {limited}")]
+    Exceeded {
+        /// Name of the quota.
+        quota: String,
+        /// Amounts of the request.
+        requested: String,
+        /// Amounts in use.
+        used: String,
+        /// Limits.
+        limited: String,
+    },
+}
+
 /// Refuses a request for resources that the quota controller has not counted yet.
-fn check_counted(quota: &Value, names: &BTreeSet<String>) -> Result<(), String> {
+fn check_counted(quota: &Value, names: &BTreeSet<String>) -> Result<(), QuotaError> {
     let used = list::read(quota, "/status/used");
     if names.iter().all(|n| used.contains_key(n)) {
         return Ok(());
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    Err(format!("status unknown for quota: {}, resources: {}", tree::name(quota), names.join(",")))
+    Err(QuotaError::Uncounted { quota: tree::name(quota).to_owned(), resources: names.join(",") })
 }
 
 /// The quota with the request added to its usage; `None` when it does not count, an error when there is no room.
-fn raise(quota: &Value, kind: EvaluatedObject<'_>, asked: &UsageRequest<'_>) -> Result<Option<Value>, String> {
+fn raise(quota: &Value, kind: EvaluatedObject<'_>, asked: &UsageRequest<'_>) -> Result<Option<Value>, QuotaError> {
     let Some(names) = concerned(quota, kind) else { return Ok(None) };
     check_counted(quota, &names)?;
     let (hard, used) = (list::read(quota, "/status/hard"), list::read(quota, "/status/used"));
@@ -244,13 +269,12 @@ fn raise(quota: &Value, kind: EvaluatedObject<'_>, asked: &UsageRequest<'_>) -> 
     let over = list::exceeding(&list::mask(&total, &list::names(&more)), &hard);
     if !over.is_empty() && !asked.follows {
         let of = |l: &List| list::describe(&list::mask(l, &over));
-        return Err(format!(
-            "exceeded quota: {}, requested: {}, used: {}, limited: {}",
-            tree::name(quota),
-            of(&more),
-            of(&used),
-            of(&hard)
-        ));
+        return Err(QuotaError::Exceeded {
+            quota: tree::name(quota).to_owned(),
+            requested: of(&more),
+            used: of(&used),
+            limited: of(&hard),
+        });
     }
     let mut raised = quota.clone();
     *tree::field(&mut raised, &["status", "used"]) = list::write(&total);

@@ -11,7 +11,7 @@ use crate::registry::core::pod::PODS;
 
 /// A scope, of a quota or of what is limited by the configuration.
 pub(super) struct QuotaScope<'a> {
-    /// Its name.
+    /// Name of the scope.
     pub(super) name: &'a str,
     operator: &'a str,
     values: Vec<String>,

@@ -24,10 +24,11 @@ use shared::traces;
 use tokio_rustls::TlsConnector;
 
 use super::credentials::{HostIdentity, WebhookCredentials};
+use super::error::{ExchangeError, WebhookCallError};
 use super::redirect::CallStep;
 use super::target::WebhookAddress;
 use crate::api::Reader;
-use crate::crd::convert::WebhookClient;
+use crate::crd::convert::{ConversionCallError, WebhookClient};
 use crate::egress::{Egress, ProxyRefused};
 
 /// Idle connections per webhook, and webhooks with idle connections.
@@ -76,26 +77,11 @@ struct HttpResponse {
     body: Bytes,
 }
 
-/// A call that brought no answer.
-#[derive(Debug)]
-pub(in super::super) struct Failed {
-    /// Error text.
-    pub(in super::super) why: String,
-    /// The HTTP code of an answer that is no success.
-    pub(in super::super) code: Option<u16>,
-}
-
-impl From<String> for Failed {
-    fn from(why: String) -> Self {
-        Self { why, code: None }
-    }
-}
-
 #[async_trait]
 impl WebhookClient for Caller {
-    async fn post_json(&self, client: &Value, timeout: Duration, body: &Value) -> Result<Vec<u8>, String> {
+    async fn post_json(&self, client: &Value, timeout: Duration, body: &Value) -> Result<Vec<u8>, ConversionCallError> {
         let body = Bytes::from(body.to_string());
-        self.review(client, &WebhookCredentials::default(), timeout, body).await.map_err(|failed| failed.why)
+        Ok(self.review(client, &WebhookCredentials::default(), timeout, body).await?)
     }
 }
 
@@ -113,12 +99,11 @@ impl Caller {
         credentials: &WebhookCredentials,
         timeout: Duration,
         body: Bytes,
-    ) -> Result<Vec<u8>, Failed> {
+    ) -> Result<Vec<u8>, WebhookCallError> {
         let target = WebhookAddress::read(client)?;
         let bundle = match crate::machinery::tree::text(client, "/caBundle") {
             "" => Vec::new(),
-            encoded => base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded)
-                .map_err(|e| format!("unable to load root certificates: {e}"))?,
+            encoded => base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded)?,
         };
         let path = format!("{}?timeout={}s", target.path, timeout.as_secs());
         let identity = credentials.of(&target.server, &target.port);
@@ -126,40 +111,39 @@ impl Caller {
     }
 
     /// Posts, and follows where that leads; the body of the answer.
-    pub(in super::super) async fn post(&self, call: Call<'_>) -> Result<Vec<u8>, Failed> {
+    pub(in super::super) async fn post(&self, call: Call<'_>) -> Result<Vec<u8>, WebhookCallError> {
         let id = (Sha256::digest(call.bundle).into(), call.identity.id);
         let trust = self.trust(id, &call)?;
         let until = tokio::time::Instant::now() + call.timeout;
         let mut step = CallStep::first(call.target, &call.path);
         loop {
-            let failed = |why: String| Failed { why: format!("Post {:?}: {why}", step.url()), code: None };
+            let failed = |source: ExchangeError| WebhookCallError::Post { url: step.url(), source };
             let answered = {
                 let exchange = pin!(self.exchange(&call, &step, (id, trust.clone())));
                 tokio::time::timeout_at(until, asked(&step, exchange)).await
             };
-            let answer = answered.map_err(|_| failed("context deadline exceeded".to_owned()))?.map_err(failed)?;
-            match step.next(answer.code, answer.location.as_deref()).map_err(failed)? {
+            let answer = answered.map_err(|_| ExchangeError::Deadline).flatten().map_err(failed)?;
+            match step.next(answer.code, answer.location.as_deref()).map_err(|e| failed(e.into()))? {
                 Some(next) => step = next,
                 None if (200..300).contains(&answer.code) => return Ok(answer.body.to_vec()),
                 None => {
-                    let why = unsuccessful(answer.code, answer.text, &answer.body);
-                    return Err(Failed { why, code: Some(answer.code) });
+                    let message = unsuccessful(answer.code, answer.text, &answer.body);
+                    return Err(WebhookCallError::Unsuccessful { code: answer.code, message });
                 }
             }
         }
     }
 
-    fn trust(&self, id: TrustId, call: &Call<'_>) -> Result<Arc<rustls::ClientConfig>, String> {
+    fn trust(&self, id: TrustId, call: &Call<'_>) -> Result<Arc<rustls::ClientConfig>, WebhookCallError> {
         if let Some(known) = self.trust.lock().get(&id) {
             return Ok(known.clone());
         }
         let trust = match call.bundle {
             [] => Trust::System,
-            pem => Trust::Authorities(
-                cert::Authorities::from_pem(pem).map_err(|e| format!("unable to load root certificates: {e}"))?,
-            ),
+            pem => Trust::Authorities(cert::Authorities::from_pem(pem).map_err(WebhookCallError::Authorities)?),
         };
-        let config = Arc::new(cert::client_tls(trust, call.identity.pair.clone()).map_err(|e| e.to_string())?);
+        let config = cert::client_tls(trust, call.identity.pair.clone()).map_err(WebhookCallError::Certificate)?;
+        let config = Arc::new(config);
         let mut trust = self.trust.lock();
         if trust.len() >= HOSTS {
             trust.clear();
@@ -173,7 +157,7 @@ impl Caller {
         call: &Call<'_>,
         step: &CallStep,
         (id, trust): (TrustId, Arc<rustls::ClientConfig>),
-    ) -> Result<HttpResponse, String> {
+    ) -> Result<HttpResponse, ExchangeError> {
         let key = (step.target.host.clone(), id, call.identity.shown());
         let request = || {
             let mut request = http::Request::builder()
@@ -195,7 +179,7 @@ impl Caller {
             for (name, value) in traces::headers() {
                 request = request.header(name, value);
             }
-            request.body(Full::new(body)).map_err(|e| e.to_string())
+            request.body(Full::new(body))
         };
         // A kept connection may have been closed meanwhile; then a new one is opened, once.
         let kept = self.idle.lock().get_mut(&key).and_then(Vec::pop);
@@ -206,7 +190,7 @@ impl Caller {
             return self.finish(key, connection, response).await;
         }
         let mut connection = self.connect(&step.target, trust).await?;
-        let response = connection.send_request(request()?).await.map_err(|e| cut_off(&e))?;
+        let response = connection.send_request(request()?).await?;
         self.finish(key, connection, response).await
     }
 
@@ -215,12 +199,12 @@ impl Caller {
         key: Line,
         connection: Connection,
         response: http::Response<hyper::body::Incoming>,
-    ) -> Result<HttpResponse, String> {
+    ) -> Result<HttpResponse, ExchangeError> {
         let code = response.status().as_u16();
         let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok());
         let text = header("content-type").unwrap_or("text/plain").starts_with("text/");
         let location = header("location").map(str::to_owned);
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(|e| e.to_string())?;
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await?;
         let mut idle = self.idle.lock();
         if idle.len() >= HOSTS {
             idle.clear();
@@ -232,16 +216,21 @@ impl Caller {
         Ok(HttpResponse { code, text, location, body: body.to_bytes() })
     }
 
-    async fn connect(&self, target: &WebhookAddress, trust: Arc<rustls::ClientConfig>) -> Result<Connection, String> {
+    async fn connect(
+        &self,
+        target: &WebhookAddress,
+        trust: Arc<rustls::ClientConfig>,
+    ) -> Result<Connection, ExchangeError> {
         let address = target.address(self.reader.as_ref(), self.direct)?;
-        let stream = self.egress.dial(target.network(), &address).await.map_err(|e| dial_error(&address, &e))?;
-        let name = ServerName::try_from(target.server.clone()).map_err(|e| e.to_string())?;
-        let stream = TlsConnector::from(trust).connect(name, stream).await.map_err(|e| {
-            count_outdated("webhooks", &e);
-            cert::refused(&target.server, &e)
+        let dialed = self.egress.dial(target.network(), &address).await;
+        let stream = dialed.map_err(|error| ExchangeError::Dial { address, error })?;
+        let name = ServerName::try_from(target.server.clone())?;
+        let stream = TlsConnector::from(trust).connect(name, stream).await.map_err(|error| {
+            count_outdated("webhooks", &error);
+            ExchangeError::Tls { server: target.server.clone(), error }
         })?;
-        let (connection, driver) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (connection, driver) = handshake.map_err(ExchangeError::Http)?;
         let answered = self.answered.clone();
         // Ends when the connection is dropped or closed by the other side.
         self.tasks.spawn("webhook-connection", async move {
@@ -263,10 +252,6 @@ async fn asked<F: Future>(step: &CallStep, work: Pin<&mut F>) -> F::Output {
     let method = if step.get { "GET" } else { "POST" };
     let span = traces::request(method, &step.target.host, || step.url());
     traces::within(span.as_ref(), work).await
-}
-
-fn cut_off(error: &hyper::Error) -> String {
-    if error.is_incomplete_message() || error.is_closed() { "EOF".to_owned() } else { error.to_string() }
 }
 
 /// Error text of client-go for an unsuccessful response.

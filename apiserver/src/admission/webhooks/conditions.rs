@@ -6,15 +6,15 @@ use serde_json::Value;
 use super::super::NOTHING;
 use super::super::request_authorizer::RequestAuthorizer;
 use super::hook::Hook;
-use crate::expressions::{self, Dialect, Scope};
+use crate::expressions::{self, Dialect, EvaluationError, Scope};
 use crate::machinery::tree;
 
 /// Reports whether all match conditions hold.
-pub(super) fn all_hold(hook: &Hook, request: &Value, asker: &RequestAuthorizer) -> Result<bool, String> {
+pub(super) fn all_hold(hook: &Hook, request: &Value, asker: &RequestAuthorizer) -> Result<bool, EvaluationError> {
     check(tree::list(hook.spec(), "/matchConditions"), request, Some(asker))
 }
 
-fn check(conditions: &[Value], request: &Value, asker: Option<&RequestAuthorizer>) -> Result<bool, String> {
+fn check(conditions: &[Value], request: &Value, asker: Option<&RequestAuthorizer>) -> Result<bool, EvaluationError> {
     if conditions.is_empty() {
         return Ok(true);
     }

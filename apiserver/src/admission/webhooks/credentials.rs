@@ -12,6 +12,62 @@ use shared::client::TokenFile;
 
 use crate::machinery::tree;
 
+/// Error of a kubeconfig of webhooks.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// The file cannot be read.
+    #[error("stat {path}: {}", shared::os::explain(.error))]
+    Read {
+        /// The file.
+        path: String,
+        /// Cause.
+        error: std::io::Error,
+    },
+    /// The file is neither YAML nor JSON.
+    #[error("error loading config file {path:?}: {source}")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// Cause.
+        source: proto::json::DecodeError,
+    },
+    /// The file names no server.
+    #[error("invalid configuration: no server found in {0:?}")]
+    NoServer(String),
+    /// Data in a field are not encoded as they must be.
+    #[error("{field}-data: {source}")]
+    Data {
+        /// The field.
+        field: &'static str,
+        /// Cause.
+        source: base64::DecodeError,
+    },
+    /// A file that a field names cannot be read.
+    #[error("unable to read {field} {path}: {}", shared::os::explain(.error))]
+    File {
+        /// The field.
+        field: &'static str,
+        /// The file.
+        path: String,
+        /// Cause.
+        error: std::io::Error,
+    },
+    /// A certificate or key is no text.
+    #[error(transparent)]
+    Utf8(#[from] std::string::FromUtf8Error),
+    /// A certificate or key cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] shared::cert::CertError),
+    /// The file of a token cannot be used.
+    #[error("unable to read tokenFile {path}: {source:#}")]
+    Token {
+        /// The file.
+        path: String,
+        /// Cause.
+        source: anyhow::Error,
+    },
+}
+
 /// Client identity for one host.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct HostIdentity {
@@ -53,42 +109,43 @@ pub(in super::super) struct WebhookCredentials {
     users: Vec<(String, HostIdentity)>,
 }
 
-fn content(user: &Value, field: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
+fn content(user: &Value, field: &'static str, folder: &Path) -> Result<Option<Vec<u8>>, CredentialsError> {
     let data = tree::text(user, &format!("/{field}-data"));
     if !data.is_empty() {
         return base64::engine::general_purpose::STANDARD
             .decode(data)
             .map(Some)
-            .map_err(|e| format!("{field}-data: {e}"));
+            .map_err(|source| CredentialsError::Data { field, source });
     }
     match tree::text(user, &format!("/{field}")) {
         "" => Ok(None),
-        path => std::fs::read(folder.join(path))
-            .map(Some)
-            .map_err(|e| format!("unable to read {field} {path}: {}", shared::os::explain(&e))),
+        path => std::fs::read(folder.join(path)).map(Some).map_err(|error| CredentialsError::File {
+            field,
+            path: path.to_owned(),
+            error,
+        }),
     }
 }
 
 /// The client certificate. What is in files may change.
-fn pair(user: &Value, folder: &Path) -> Result<Option<Arc<ReloadingKey>>, String> {
+fn pair(user: &Value, folder: &Path) -> Result<Option<Arc<ReloadingKey>>, CredentialsError> {
     let file = |field: &str| {
         let (path, data) = (tree::text(user, &format!("/{field}")), tree::text(user, &format!("/{field}-data")));
         (data.is_empty() && !path.is_empty()).then(|| folder.join(path))
     };
     if let (Some(certificate), Some(key)) = (file("client-certificate"), file("client-key")) {
-        return ReloadingKey::from_files(certificate, key).map(|key| Some(Arc::new(key))).map_err(|e| e.to_string());
+        return Ok(Some(Arc::new(ReloadingKey::from_files(certificate, key)?)));
     }
     let (Some(certificate), Some(key)) =
         (content(user, "client-certificate", folder)?, content(user, "client-key", folder)?)
     else {
         return Ok(None);
     };
-    let text = |pem| String::from_utf8(pem).map_err(|e| e.to_string());
-    let pair = PemPair { certificate: text(certificate)?, key: text(key)? };
-    Ok(Some(Arc::new(ReloadingKey::from_pem(&pair).map_err(|e| e.to_string())?)))
+    let pair = PemPair { certificate: String::from_utf8(certificate)?, key: String::from_utf8(key)? };
+    Ok(Some(Arc::new(ReloadingKey::from_pem(&pair)?)))
 }
 
-fn identity(id: usize, user: &Value, folder: &Path) -> Result<HostIdentity, String> {
+fn identity(id: usize, user: &Value, folder: &Path) -> Result<HostIdentity, CredentialsError> {
     let (token, file, name) =
         (tree::text(user, "/token"), tree::text(user, "/tokenFile"), tree::text(user, "/username"));
     let secret = match (file, token, name) {
@@ -100,7 +157,8 @@ fn identity(id: usize, user: &Value, folder: &Path) -> Result<HostIdentity, Stri
         ("", token, _) => Secret::Fixed(format!("Bearer {token}")),
         (path, ..) => {
             let file = TokenFile::read(&folder.join(path).to_string_lossy());
-            Secret::File(Arc::new(file.map_err(|e| format!("unable to read tokenFile {path}: {e:#}"))?))
+            let file = file.map_err(|source| CredentialsError::Token { path: path.to_owned(), source })?;
+            Secret::File(Arc::new(file))
         }
     };
     Ok(HostIdentity { id, pair: pair(user, folder)?, secret })
@@ -108,7 +166,7 @@ fn identity(id: usize, user: &Value, folder: &Path) -> Result<HostIdentity, Stri
 
 impl WebhookCredentials {
     /// Reads the kubeconfig; an empty path has no users.
-    pub(in super::super) fn read(path: &str) -> Result<Self, String> {
+    pub(in super::super) fn read(path: &str) -> Result<Self, CredentialsError> {
         if path.is_empty() {
             return Ok(Self::default());
         }
@@ -118,7 +176,7 @@ impl WebhookCredentials {
             let user = entry.get("user").unwrap_or(&Value::Null);
             Ok((tree::name_field(entry).to_owned(), identity(at + 1, user, folder)?))
         });
-        Ok(Self { users: users.collect::<Result<_, String>>()? })
+        Ok(Self { users: users.collect::<Result<_, CredentialsError>>()? })
     }
 
     /// Finds the identity for a host: by its own name with or without the port, by `*` for its first labels, or by `*`
@@ -134,13 +192,14 @@ impl WebhookCredentials {
 }
 
 /// A kubeconfig as a tree.
-fn kubeconfig(path: &str) -> Result<Value, String> {
-    let text = std::fs::read(path).map_err(|e| format!("stat {path}: {}", shared::os::explain(&e)))?;
-    proto::yaml::decode_any(&text).map_err(|e| format!("error loading config file {path:?}: {e}"))
+fn kubeconfig(path: &str) -> Result<Value, CredentialsError> {
+    let file = || path.to_owned();
+    let text = std::fs::read(path).map_err(|error| CredentialsError::Read { path: file(), error })?;
+    proto::yaml::decode_any(&text).map_err(|source| CredentialsError::Syntax { path: file(), source })
 }
 
 /// The one server a kubeconfig is about: its address, the bundle to trust (PEM) and who to be.
-pub(in super::super) fn server(path: &str) -> Result<(String, Option<Vec<u8>>, HostIdentity), String> {
+pub(in super::super) fn server(path: &str) -> Result<(String, Option<Vec<u8>>, HostIdentity), CredentialsError> {
     let file = kubeconfig(path)?;
     let folder = Path::new(path).parent().unwrap_or(Path::new(""));
     let named = |list: &str, name: &str| {
@@ -157,7 +216,7 @@ pub(in super::super) fn server(path: &str) -> Result<(String, Option<Vec<u8>>, H
     let cluster = of(&cluster, "cluster");
     let url = tree::text(&cluster, "/server").to_owned();
     if url.is_empty() {
-        return Err(format!("invalid configuration: no server found in {path:?}"));
+        return Err(CredentialsError::NoServer(path.to_owned()));
     }
     Ok((url, content(&cluster, "certificate-authority", folder)?, identity(usize::MAX, &of(&user, "user"), folder)?))
 }
@@ -201,6 +260,8 @@ mod tests {
         }
         assert!(WebhookCredentials::default().of("x", "1").authorization().is_none());
         std::fs::remove_file(&path).expect("removed");
-        assert!(WebhookCredentials::read("/nope").is_err_and(|e| e == "stat /nope: no such file or directory"));
+        assert!(
+            WebhookCredentials::read("/nope").is_err_and(|e| e.to_string() == "stat /nope: no such file or directory")
+        );
     }
 }

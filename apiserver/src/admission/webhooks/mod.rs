@@ -5,6 +5,7 @@
 mod caller;
 mod conditions;
 mod credentials;
+mod error;
 mod hook;
 mod redirect;
 mod review;
@@ -34,14 +35,17 @@ use crate::registry::admissionregistration::mutating_webhook_configuration::MUTA
 use crate::registry::admissionregistration::validating_webhook_configuration::VALIDATING_WEBHOOK_CONFIGURATIONS;
 use crate::registry::core::namespace::NAMESPACES;
 use crate::rows::Rows;
+pub(super) use caller::Call;
 pub use caller::Caller;
-pub(super) use caller::{Call, Failed};
 pub(crate) use caller::{count_outdated, dial_error, outdated};
+pub use credentials::CredentialsError;
 use credentials::WebhookCredentials;
 pub(super) use credentials::{HostIdentity, server as kubeconfig_server};
+pub(super) use error::WebhookCallError;
 use hook::Hook;
-use review::ReviewResponse;
-pub(crate) use target::WebhookAddress;
+use review::{ReviewError, ReviewResponse};
+pub use target::TargetError;
+pub(crate) use target::{ServiceAddressError, WebhookAddress};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -128,10 +132,21 @@ impl ValidatingWebhooks {
     }
 }
 
+/// A webhook that says neither yes nor no.
+#[derive(Debug, thiserror::Error)]
+enum WebhookSilence {
+    /// A call that failed.
+    #[error("failed to call webhook: {0}")]
+    Call(#[from] WebhookCallError),
+    /// An invalid response.
+    #[error(transparent)]
+    Review(#[from] ReviewError),
+}
+
 /// Reasons for which a webhook did not let a request through.
 enum WebhookFailure {
     /// The webhook could not be called, or its response is invalid.
-    Calling(Failed),
+    Calling(WebhookSilence),
     /// The webhook refused the request.
     Refused(Status),
     /// The server's own.
@@ -141,7 +156,7 @@ enum WebhookFailure {
 impl Webhooks {
     fn new(means: WebhookDeps, configuration: &Value, phase: Phase) -> Result<Self, Error> {
         let path = tree::text(configuration, "/kubeConfigFile");
-        let credentials = WebhookCredentials::read(path).map_err(Error::Configuration)?;
+        let credentials = WebhookCredentials::read(path)?;
         Ok(Self { means, credentials, phase })
     }
 
@@ -181,7 +196,7 @@ impl Webhooks {
         measure::conditions(of, tree::list(hook.spec(), "/matchConditions"), since, &held);
         match held {
             Ok(true) => Ok(Some(request)),
-            Err(why) if !hook.ignores_failures() => Err(a.forbidden(why)),
+            Err(why) if !hook.ignores_failures() => Err(a.forbidden(why.to_string())),
             Ok(false) | Err(_) => {
                 measure::exclusion([hook.name(), "webhook", self.phase.step, a.operation.as_str()]);
                 Ok(None)
@@ -205,8 +220,8 @@ impl Webhooks {
             tell(span, answered.is_ok(), hook, request, a);
         }
         let answered = match answered {
-            Ok(bytes) => review::read(hook, request, self.phase.mutates, &bytes).map_err(Failed::from),
-            Err(Failed { why, code }) => Err(Failed { why: format!("failed to call webhook: {why}"), code }),
+            Ok(bytes) => review::read(hook, request, self.phase.mutates, &bytes).map_err(WebhookSilence::Review),
+            Err(why) => Err(WebhookSilence::Call(why)),
         };
         answered.map_err(WebhookFailure::Calling)
     }
@@ -225,12 +240,16 @@ impl Webhooks {
                 measure::webhook(name, kind, operation, took, false, OK);
                 return Ok(Some(done));
             }
-            Err(WebhookFailure::Calling(Failed { why, code })) => {
+            Err(WebhookFailure::Calling(why)) => {
+                let code = match &why {
+                    WebhookSilence::Call(why) => why.code(),
+                    WebhookSilence::Review(_) => None,
+                };
                 let code = code.unwrap_or(UNAVAILABLE);
                 if hook.ignores_failures() {
                     measure::webhook(name, kind, operation, took, false, code);
                     measure::fail_open(name, kind);
-                    tracing::warn!(webhook = name, kind, why, "Failed calling webhook, failing open");
+                    tracing::warn!(webhook = name, kind, why = why.to_string(), "Failed calling webhook, failing open");
                     return Ok(None);
                 }
                 let why = format!("failed calling webhook {name:?}: {why}");

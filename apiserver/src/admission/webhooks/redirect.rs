@@ -5,6 +5,20 @@ use super::target::WebhookAddress;
 /// Most redirects of one call.
 const MOST: usize = 10;
 
+/// An answer that leads nowhere, in Go's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RedirectError {
+    /// There were too many before it.
+    #[error("stopped after {MOST} redirects")]
+    TooMany,
+    /// The location is not to be asked over HTTPS.
+    #[error("unsupported protocol scheme {0:?}")]
+    Scheme(String),
+    /// The location is no URL.
+    #[error("failed to parse Location header {0:?}")]
+    Location(String),
+}
+
 /// One request of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CallStep {
@@ -30,8 +44,8 @@ impl CallStep {
     /// The request that follows an answer, if one does.
     ///
     /// # Errors
-    /// There were too many already, or it leads to nowhere that can be asked.
-    pub(super) fn next(&self, code: u16, location: Option<&str>) -> Result<Option<Self>, String> {
+    /// [`RedirectError`].
+    pub(super) fn next(&self, code: u16, location: Option<&str>) -> Result<Option<Self>, RedirectError> {
         let get = match code {
             301..=303 => true,
             307 | 308 => self.get,
@@ -39,21 +53,21 @@ impl CallStep {
         };
         let Some(location) = location.filter(|l| !l.is_empty()) else { return Ok(None) };
         if self.followed >= MOST {
-            return Err(format!("stopped after {MOST} redirects"));
+            return Err(RedirectError::TooMany);
         }
         let (target, path) = self.resolve(location)?;
         Ok(Some(Self { get, target, path, followed: self.followed + 1 }))
     }
 
     /// A location as seen from here.
-    fn resolve(&self, location: &str) -> Result<(WebhookAddress, String), String> {
+    fn resolve(&self, location: &str) -> Result<(WebhookAddress, String), RedirectError> {
         let location = location.split('#').next().unwrap_or_default();
         let here = |path: String| Ok((self.target.clone(), path));
         let own = self.path.split('?').next().unwrap_or_default();
         let url = match location.split_once("://") {
             Some(("https", _)) => location.to_owned(),
             Some((scheme, _)) if !scheme.contains(['/', '?']) => {
-                return Err(format!("unsupported protocol scheme {scheme:?}"));
+                return Err(RedirectError::Scheme(scheme.to_owned()));
             }
             _ if location.starts_with("//") => format!("https:{location}"),
             _ if location.starts_with('/') => return here(location.to_owned()),
@@ -63,7 +77,7 @@ impl CallStep {
                 return here(format!("{folder}/{location}"));
             }
         };
-        let target = WebhookAddress::at(&url).map_err(|_| format!("failed to parse Location header {location:?}"))?;
+        let target = WebhookAddress::at(&url).map_err(|_| RedirectError::Location(location.to_owned()))?;
         let path = target.path.clone();
         if target.host == self.target.host {
             return here(path);
@@ -96,7 +110,7 @@ mod tests {
         }
         assert_eq!(first.next(307, None), Ok(None));
         let refused = first.next(307, Some("http://a/z"));
-        assert_eq!(refused, Err("unsupported protocol scheme \"http\"".to_owned()));
+        assert_eq!(refused, Err(RedirectError::Scheme("http".to_owned())));
     }
 
     #[test]
@@ -107,6 +121,7 @@ mod tests {
             step = step.next(307, Some("/y")).expect("well formed").expect("a step");
             assert!(step.get, "what became a GET stays one");
         }
-        assert_eq!(step.next(307, Some("/y")), Err("stopped after 10 redirects".to_owned()));
+        assert_eq!(step.next(307, Some("/y")), Err(RedirectError::TooMany));
+        assert_eq!(RedirectError::TooMany.to_string(), "stopped after 10 redirects");
     }
 }

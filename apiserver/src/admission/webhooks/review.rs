@@ -13,6 +13,69 @@ use super::super::views::Views;
 use super::hook::Hook;
 use crate::machinery::tree;
 
+/// An answer that is no valid review.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReviewError {
+    /// Another form than that of a review.
+    #[error("received invalid webhook response: {0}")]
+    Invalid(#[from] InvalidReview),
+    /// A patch that is no base64.
+    #[error("received undecodable patch in webhook response: {0}")]
+    PatchEncoding(#[from] base64::DecodeError),
+    /// A patch that is no list of operations.
+    #[error("received undecodable patch in webhook response: {0}")]
+    PatchSyntax(#[source] serde_json::Error),
+    /// A patch of this type.
+    #[error("unsupported patch type {0:?}")]
+    PatchType(String),
+}
+
+/// Faults of an answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InvalidReview {
+    /// No JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// No response.
+    #[error("webhook response was absent")]
+    Absent,
+    /// A response to another request.
+    #[error("expected response.uid={wanted:?}, got {got:?}")]
+    Uid {
+        /// UID of the request.
+        wanted: String,
+        /// UID of the response.
+        got: String,
+    },
+    /// Another kind.
+    #[error(
+        "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, Kind={kind}"
+    )]
+    Kind {
+        /// Group.
+        group: String,
+        /// Version.
+        version: String,
+        /// Kind.
+        kind: String,
+    },
+    /// A patch without its type.
+    #[error("webhook returned response.patch but not response.patchType")]
+    NoPatchType,
+    /// The type of a patch without a patch.
+    #[error("webhook returned response.patchType but not response.patch")]
+    NoPatch,
+    /// A patch whose type is empty.
+    #[error("webhook returned invalid response.patchType of \"\"")]
+    EmptyPatchType,
+    /// A patch of a webhook that may change nothing.
+    #[error("validating webhook may not return response.patch")]
+    ForbiddenPatch,
+    /// The type of a patch, of a webhook that may change nothing.
+    #[error("validating webhook may not return response.patchType")]
+    ForbiddenPatchType,
+}
+
 /// Parsed response of a webhook.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReviewResponse {
@@ -36,15 +99,12 @@ pub(super) fn envelope(hook: &Hook, request: &Value) -> Value {
 }
 
 /// Reads the body that came back.
-pub(super) fn read(hook: &Hook, request: &Value, mutates: bool, body: &[u8]) -> Result<ReviewResponse, String> {
-    let invalid = |why: String| format!("received invalid webhook response: {why}");
-    let review: Value = serde_json::from_slice(body).map_err(|e| invalid(e.to_string()))?;
-    let Some(response) = review.get("response").filter(|r| r.is_object()) else {
-        return Err(invalid("webhook response was absent".to_owned()));
-    };
+pub(super) fn read(hook: &Hook, request: &Value, mutates: bool, body: &[u8]) -> Result<ReviewResponse, ReviewError> {
+    let review: Value = serde_json::from_slice(body).map_err(InvalidReview::Json)?;
+    let response = review.get("response").filter(|r| r.is_object()).ok_or(InvalidReview::Absent)?;
     let newest = hook.review_version() == "v1";
     if newest {
-        check(&review, response, tree::text(request, "/uid"), mutates).map_err(invalid)?;
+        check(&review, response, tree::text(request, "/uid"), mutates)?;
     }
     let allowed = tree::flag(response, "/allowed");
     let patch = Some(tree::text(response, "/patch")).filter(|p| !p.is_empty() && mutates && allowed);
@@ -61,40 +121,37 @@ pub(super) fn read(hook: &Hook, request: &Value, mutates: bool, body: &[u8]) -> 
 }
 
 /// Validates a `v1` response.
-fn check(review: &Value, response: &Value, wanted: &str, mutates: bool) -> Result<(), String> {
+fn check(review: &Value, response: &Value, wanted: &str, mutates: bool) -> Result<(), InvalidReview> {
     let uid = tree::text(response, "/uid");
     if wanted != uid {
-        return Err(format!("expected response.uid={wanted:?}, got {uid:?}"));
+        return Err(InvalidReview::Uid { wanted: wanted.to_owned(), got: uid.to_owned() });
     }
     let (version, kind) = (tree::text(review, "/apiVersion"), tree::text(review, "/kind"));
     if (version, kind) != ("admission.k8s.io/v1", "AdmissionReview") {
         let (group, version) = version.split_once('/').unwrap_or(("", version));
-        return Err(format!(
-            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, Kind={kind}"
-        ));
+        let [group, version, kind] = [group, version, kind].map(str::to_owned);
+        return Err(InvalidReview::Kind { group, version, kind });
     }
     let patches = !tree::text(response, "/patch").is_empty();
     let kind = response.get("patchType").filter(|kind| !kind.is_null());
-    let why = match (mutates, patches, kind) {
-        (true, true, None) => "webhook returned response.patch but not response.patchType",
-        (true, false, Some(_)) => "webhook returned response.patchType but not response.patch",
-        (true, true, Some(kind)) if kind == "" => "webhook returned invalid response.patchType of \"\"",
-        (false, true, _) => "validating webhook may not return response.patch",
-        (false, false, Some(_)) => "validating webhook may not return response.patchType",
+    Err(match (mutates, patches, kind) {
+        (true, true, None) => InvalidReview::NoPatchType,
+        (true, false, Some(_)) => InvalidReview::NoPatch,
+        (true, true, Some(kind)) if kind == "" => InvalidReview::EmptyPatchType,
+        (false, true, _) => InvalidReview::ForbiddenPatch,
+        (false, false, Some(_)) => InvalidReview::ForbiddenPatchType,
         _ => return Ok(()),
-    };
-    Err(why.to_owned())
+    })
 }
 
 /// The operations of a patch; nothing where there are none.
-fn decoded(encoded: &str, kind: &str) -> Result<Option<Value>, String> {
-    let undecodable = |why: String| format!("received undecodable patch in webhook response: {why}");
-    let bytes = STANDARD.decode(encoded).map_err(|e| undecodable(e.to_string()))?;
-    let operations: Vec<Map<String, Value>> = serde_json::from_slice(&bytes).map_err(|e| undecodable(e.to_string()))?;
+fn decoded(encoded: &str, kind: &str) -> Result<Option<Value>, ReviewError> {
+    let bytes = STANDARD.decode(encoded)?;
+    let operations: Vec<Map<String, Value>> = serde_json::from_slice(&bytes).map_err(ReviewError::PatchSyntax)?;
     match (operations.is_empty(), kind) {
         (true, _) => Ok(None),
         (_, "JSONPatch") => Ok(Some(json!(operations))),
-        _ => Err(format!("unsupported patch type {kind:?}")),
+        _ => Err(ReviewError::PatchType(kind.to_owned())),
     }
 }
 

@@ -11,6 +11,47 @@ use crate::machinery::tree;
 use crate::registry::core::service::SERVICES;
 use crate::registry::discovery::endpoint_slice::ENDPOINT_SLICES;
 
+/// A `clientConfig` or URL that names nobody who could be called.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// There is neither a service nor a URL.
+    #[error("webhook configuration must have either service or URL")]
+    Neither,
+    /// The text is no URL.
+    #[error("{url:?}: {source}")]
+    Url {
+        /// The text.
+        url: String,
+        /// Cause.
+        source: http::uri::InvalidUri,
+    },
+    /// The URL is not one of HTTPS.
+    #[error("{0:?}: an https URL is needed")]
+    NotHttps(String),
+}
+
+/// A service without an address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ServiceAddressError {
+    /// There is no service of this name.
+    #[error("service {0:?} not found")]
+    NoService(String),
+    /// The service does not have the port.
+    #[error("no service port {port} found for service {service:?}")]
+    NoPort {
+        /// Name of the service.
+        service: String,
+        /// The port.
+        port: i64,
+    },
+    /// The service has no cluster IP.
+    #[error("no cluster IP found for service {0:?}")]
+    NoClusterIp(String),
+    /// The service has no ready endpoint.
+    #[error("no endpoints available for service {0:?}")]
+    NoEndpoints(String),
+}
+
 /// Address of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WebhookAddress {
@@ -33,7 +74,7 @@ struct Service {
 
 impl WebhookAddress {
     /// Reads a `clientConfig`.
-    pub(super) fn read(client: &Value) -> Result<Self, String> {
+    pub(super) fn read(client: &Value) -> Result<Self, TargetError> {
         let url = tree::text(client, "/url");
         if !url.is_empty() {
             let target = Self::at(url)?;
@@ -42,7 +83,7 @@ impl WebhookAddress {
         let of = |f: &str| tree::text(client, &format!("/service/{f}"));
         let (namespace, name) = (of("namespace"), of("name"));
         if name.is_empty() {
-            return Err("webhook configuration must have either service or URL".to_owned());
+            return Err(TargetError::Neither);
         }
         let port = tree::int(client, "/service/port").unwrap_or(443);
         Ok(Self { path: clean(of("path")), ..Self::service(namespace, name, port) })
@@ -62,10 +103,10 @@ impl WebhookAddress {
     }
 
     /// At an https URL.
-    pub(in super::super) fn at(url: &str) -> Result<Self, String> {
-        let uri: http::Uri = url.parse().map_err(|e| format!("{url:?}: {e}"))?;
+    pub(in super::super) fn at(url: &str) -> Result<Self, TargetError> {
+        let uri: http::Uri = url.parse().map_err(|source| TargetError::Url { url: url.to_owned(), source })?;
         let host = uri.host().filter(|_| uri.scheme_str() == Some("https"));
-        let host = host.ok_or_else(|| format!("{url:?}: an https URL is needed"))?;
+        let host = host.ok_or_else(|| TargetError::NotHttps(url.to_owned()))?;
         let port = uri.port_u16().unwrap_or(443);
         let path = uri.path_and_query().map_or("/", |p| p.as_str());
         Ok(Self {
@@ -89,19 +130,19 @@ impl WebhookAddress {
     }
 
     /// Host and port to connect to. Services are found by their cluster IP, or directly by an endpoint.
-    pub(crate) fn address(&self, reader: &dyn Reader, direct: bool) -> Result<String, String> {
+    pub(crate) fn address(&self, reader: &dyn Reader, direct: bool) -> Result<String, ServiceAddressError> {
         let Some(service) = &self.service else { return Ok(host_port::join(&self.server, &self.port)) };
         let (name, port) = (&service.name, service.port);
         let found = reader.get(SERVICES, &service.namespace, name);
-        let found = found.ok_or_else(|| format!("service {name:?} not found"))?;
+        let found = found.ok_or_else(|| ServiceAddressError::NoService(name.clone()))?;
         if tree::text(&found, "/spec/type") == "ExternalName" {
             return Ok(host_port::join(tree::text(&found, "/spec/externalName"), &self.port));
         }
         let own = tree::list(&found, "/spec/ports").iter().find(|p| tree::int(p, "/port") == Some(port));
-        let own = own.ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
+        let own = own.ok_or_else(|| ServiceAddressError::NoPort { service: name.clone(), port })?;
         match tree::text(&found, "/spec/clusterIP") {
             ip if !direct && !matches!(ip, "" | "None") => Ok(host_port::join(ip, &self.port)),
-            "" | "None" if !direct => Err(format!("no cluster IP found for service {name:?}")),
+            "" | "None" if !direct => Err(ServiceAddressError::NoClusterIp(name.clone())),
             _ => endpoint(reader, service, tree::name_field(own)),
         }
     }
@@ -115,7 +156,7 @@ fn clean(path: &str) -> String {
 }
 
 /// One of the ready endpoints of a service port.
-fn endpoint(reader: &dyn Reader, service: &Service, port: &str) -> Result<String, String> {
+fn endpoint(reader: &dyn Reader, service: &Service, port: &str) -> Result<String, ServiceAddressError> {
     let mut all = Vec::new();
     for slice in reader.list(ENDPOINT_SLICES, Some(&service.namespace)) {
         if tree::label(&slice, "kubernetes.io/service-name") != Some(&service.name) {
@@ -130,9 +171,7 @@ fn endpoint(reader: &dyn Reader, service: &Service, port: &str) -> Result<String
             tree::list(&slice, "/endpoints").iter().filter(|e| tree::maybe_flag(e, "/conditions/ready") != Some(false));
         all.extend(ready.filter_map(|e| tree::strings(e, "/addresses").first().map(|a| host_port::join(a, number))));
     }
-    all.choose(&mut rand::rng())
-        .cloned()
-        .ok_or_else(|| format!("no endpoints available for service {:?}", service.name))
+    all.choose(&mut rand::rng()).cloned().ok_or_else(|| ServiceAddressError::NoEndpoints(service.name.clone()))
 }
 
 #[cfg(test)]
@@ -170,9 +209,12 @@ mod tests {
         assert_eq!(target.address(&cluster, false).as_deref(), Ok("10.0.0.7:443"));
         assert_eq!(target.address(&cluster, true).as_deref(), Ok("10.1.0.2:9443"));
         let other = WebhookAddress::read(&client(8443)).expect("a target");
-        assert_eq!(other.address(&cluster, false), Err("no service port 8443 found for service \"hook\"".into()));
+        assert_eq!(
+            other.address(&cluster, false),
+            Err(ServiceAddressError::NoPort { service: "hook".into(), port: 8443 })
+        );
         cluster.remove("", "services", "n", "hook");
-        assert_eq!(target.address(&cluster, false), Err("service \"hook\" not found".into()));
+        assert_eq!(target.address(&cluster, false), Err(ServiceAddressError::NoService("hook".into())));
         let url = WebhookAddress::read(&json!({"url": "https://127.0.0.1:9443/x"})).expect("a URL");
         assert_eq!((url.address(&cluster, false).as_deref(), url.path.as_str()), (Ok("127.0.0.1:9443"), "/x"));
         assert!(WebhookAddress::read(&json!({"url": "http://a/x"})).is_err());

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use shared::authn::UserInfo;
 
 use super::config::{ClaimRule, Issuer, Mapping};
+use super::error::{ClaimTypeError, ClaimsError, RuleError};
 use crate::expressions::{Dialect, Scope};
 
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
@@ -23,12 +24,12 @@ fn texts(value: &Value) -> Option<Vec<String>> {
 }
 
 /// Go's error for a claim of another type than it is read as.
-fn unlike(claim: &Value, wanted: &str) -> String {
-    format!("json: cannot unmarshal {} into Go value of type {wanted}", json_type(claim))
+fn unlike(claim: &Value, wanted: &'static str) -> ClaimTypeError {
+    ClaimTypeError { found: json_type(claim), wanted }
 }
 
 /// A claim as text; null is none.
-fn text(claim: &Value) -> Result<String, String> {
+fn text(claim: &Value) -> Result<String, ClaimTypeError> {
     match claim {
         Value::Null => Ok(String::new()),
         Value::String(text) => Ok(text.clone()),
@@ -61,16 +62,15 @@ fn seen(value: &Value, level: usize) -> Value {
     }
 }
 
-fn holds(scope: &mut Scope<'_>, expression: &str, message: &str) -> Result<(), String> {
-    match scope.evaluate_bool(expression) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(format!("validation expression '{expression}' failed: {message}")),
-        Err(why) => Err(why),
+fn holds(scope: &mut Scope<'_>, expression: &str, message: &str) -> Result<(), RuleError> {
+    if scope.evaluate_bool(expression)? {
+        return Ok(());
     }
+    Err(RuleError::Refused { expression: expression.to_owned(), message: message.to_owned() })
 }
 
 /// Maps claims to a user.
-pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, String> {
+pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, ClaimsError> {
     let shown = seen(claims, 0);
     let mut scope = Scope::new(Dialect::Claims, &[("claims", &shown)]);
     let name = username(issuer, claims, &mut scope)?;
@@ -78,12 +78,8 @@ pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, Stri
     let uid = uid(issuer, claims, &mut scope)?;
     let mut extra = BTreeMap::new();
     for (key, expression) in &issuer.extra {
-        let value = scope.value(expression)?;
-        let mut values = texts(&value).ok_or_else(|| {
-            format!(
-                "oidc: error evaluating extra claim expression: {expression}: expression must return a string or a list of strings"
-            )
-        })?;
+        let value = scope.value(expression).map_err(ClaimsError::Extra)?;
+        let mut values = texts(&value).ok_or_else(|| ClaimsError::ExtraNotTexts(expression.clone()))?;
         values.retain(|v| !v.is_empty());
         if !values.is_empty() {
             extra.insert(key.clone(), values);
@@ -99,8 +95,7 @@ pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, Stri
     }
     for rule in &issuer.rules {
         if let ClaimRule::Expression { expression, message } = rule {
-            holds(&mut scope, expression, message)
-                .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))?;
+            holds(&mut scope, expression, message).map_err(ClaimsError::ClaimRule)?;
         }
     }
     let user = UserInfo { name, uid, groups, extra };
@@ -108,100 +103,83 @@ pub(super) fn identity(issuer: &Issuer, claims: &Value) -> Result<UserInfo, Stri
         let shown = json!({"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
         let mut scope = Scope::new(Dialect::User, &[("user", &shown)]);
         for (expression, message) in &issuer.user_rules {
-            holds(&mut scope, expression, message)
-                .map_err(|why| format!("oidc: error evaluating user info validation rule: {why}"))?;
+            holds(&mut scope, expression, message).map_err(ClaimsError::UserRule)?;
         }
     }
     Ok(user)
 }
 
-fn required(claims: &Value, claim: &str, wanted: &str) -> Result<(), String> {
-    let Some(value) = claims.get(claim) else {
-        return Err(format!("oidc: required claim {claim} not present in ID token"));
-    };
-    let value = text(value).map_err(|why| format!("oidc: parse claim {claim}: {why}"))?;
+fn required(claims: &Value, claim: &str, wanted: &str) -> Result<(), ClaimsError> {
+    let name = || claim.to_owned();
+    let value = claims.get(claim).ok_or_else(|| ClaimsError::NoRequired(name()))?;
+    let value = text(value).map_err(|source| ClaimsError::RequiredType { claim: name(), source })?;
     if value == wanted {
         return Ok(());
     }
-    Err(format!("oidc: required claim {claim} value does not match. Got = {value}, want = {wanted}"))
+    Err(ClaimsError::RequiredValue { claim: name(), value, wanted: wanted.to_owned() })
 }
 
-fn username(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<String, String> {
+fn username(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<String, ClaimsError> {
     let (claim, prefix) = match &issuer.username {
         Mapping::Expression(expression) => {
-            let value = scope
-                .value(expression)
-                .map_err(|why| format!("oidc: error evaluating username claim expression: {why}"))?;
-            return match value {
+            return match scope.value(expression).map_err(ClaimsError::Username)? {
                 Value::String(name) if !name.is_empty() => Ok(name),
-                Value::String(_) => Err("oidc: empty username via CEL expression is not allowed".to_owned()),
-                _ => Err(
-                    "oidc: error evaluating username claim expression: username claim expression must return a string"
-                        .to_owned(),
-                ),
+                Value::String(_) => Err(ClaimsError::EmptyUsername),
+                _ => Err(ClaimsError::UsernameNotText),
             };
         }
         Mapping::Claim { claim, prefix } => (claim, prefix),
-        Mapping::None => return Err("oidc: no username mapping".to_owned()),
+        Mapping::None => return Err(ClaimsError::NoUsernameMapping),
     };
-    let Some(value) = claims.get(claim) else {
-        return Err(format!("oidc: parse username claims {claim:?}: claim not present"));
-    };
-    let name = text(value).map_err(|why| format!("oidc: parse username claims {claim:?}: {why}"))?;
+    let value = claims.get(claim).ok_or_else(|| ClaimsError::NoUsername(claim.clone()))?;
+    let name = text(value).map_err(|source| ClaimsError::UsernameType { claim: claim.clone(), source })?;
     // An address somebody typed in says nothing; one that was checked does.
     if claim == "email"
         && let Some(verified) = claims.get("email_verified")
         && verified != &Value::Bool(true)
     {
         return Err(match verified {
-            Value::Bool(_) | Value::Null => "oidc: email not verified".to_owned(),
-            other => format!("oidc: parse 'email_verified' claim: {}", unlike(other, "bool")),
+            Value::Bool(_) | Value::Null => ClaimsError::EmailNotVerified,
+            other => ClaimsError::EmailVerifiedType(unlike(other, "bool")),
         });
     }
     Ok(format!("{prefix}{name}"))
 }
 
-fn groups(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<Vec<String>, String> {
+fn groups(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<Vec<String>, ClaimsError> {
     let (claim, prefix) = match &issuer.groups {
         Mapping::None => return Ok(Vec::new()),
         Mapping::Expression(expression) => {
-            let value = scope
-                .value(expression)
-                .map_err(|why| format!("oidc: error evaluating group claim expression: {why}"))?;
-            let mut found = texts(&value).ok_or(
-                "oidc: error evaluating group claim expression: expression must return a string or a list of strings",
-            )?;
+            let value = scope.value(expression).map_err(ClaimsError::Groups)?;
+            let mut found = texts(&value).ok_or(ClaimsError::GroupsNotTexts)?;
             found.retain(|g| !g.is_empty());
             return Ok(found);
         }
         Mapping::Claim { claim, prefix } => (claim, prefix),
     };
     let Some(value) = claims.get(claim) else { return Ok(Vec::new()) };
-    let found: Result<Vec<String>, String> = match value {
-        Value::Array(many) => many.iter().map(text).collect::<Result<_, _>>().map_err(|_| unlike(value, "string")),
+    let found = match value {
+        Value::Array(many) => many.iter().map(text).collect::<Result<Vec<_>, _>>().map_err(|_| unlike(value, "string")),
         Value::Null => Ok(Vec::new()),
         one => text(one).map(|one| vec![one]),
     };
-    let found = found.map_err(|why| format!("oidc: parse groups claim {claim:?}: {why}"))?;
+    let found = found.map_err(|source| ClaimsError::GroupsType { claim: claim.clone(), source })?;
     Ok(found.into_iter().map(|g| format!("{prefix}{g}")).collect())
 }
 
-fn uid(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<String, String> {
+fn uid(issuer: &Issuer, claims: &Value, scope: &mut Scope<'_>) -> Result<String, ClaimsError> {
     let value = match &issuer.uid {
         Mapping::None => return Ok(String::new()),
-        Mapping::Expression(expression) => {
-            scope.value(expression).map_err(|why| format!("oidc: error evaluating uid claim expression: {why}"))?
-        }
+        Mapping::Expression(expression) => scope.value(expression).map_err(ClaimsError::Uid)?,
         Mapping::Claim { claim, .. } => {
-            let failed = |why: &str| format!("oidc: parse uid claim {claim:?}: {why}");
-            let found = claims.get(claim).ok_or_else(|| failed("claim not present"))?;
-            return text(found).map_err(|why| failed(&why));
+            let found = claims.get(claim).ok_or_else(|| ClaimsError::NoUid(claim.clone()))?;
+            return text(found).map_err(|source| ClaimsError::UidType { claim: claim.clone(), source });
         }
     };
     match value {
         Value::String(uid) => Ok(uid),
         Value::Null => Ok(String::new()),
-        _ => Err("oidc: error evaluating uid claim expression: uid claim expression must return a string".to_owned()),
+        _ => Err(ClaimsError::UidNotText),
     }
 }
 
@@ -231,7 +209,7 @@ mod tests {
                 Err("oidc: parse 'email_verified' claim: json: cannot unmarshal string into Go value of type bool"),
             ),
         ] {
-            let got = identity(&email, &claims).map(|u| u.name);
+            let got = identity(&email, &claims).map(|u| u.name).map_err(|e| e.to_string());
             assert_eq!(got.as_deref().map_err(String::as_str), want, "{claims}");
         }
     }
@@ -273,7 +251,8 @@ mod tests {
                 Err("oidc: parse claim hd: json: cannot unmarshal bool into Go value of type string"),
             ),
         ] {
-            let got = identity(&issuer, &json!({"sub": "j", "g": groups, "id": id, "hd": hd})).map(|user| user.groups);
+            let got = identity(&issuer, &json!({"sub": "j", "g": groups, "id": id, "hd": hd}));
+            let got = got.map(|user| user.groups).map_err(|e| e.to_string());
             let want = want.map(|groups| groups.into_iter().map(str::to_owned).collect()).map_err(str::to_owned);
             assert_eq!(got, want, "{groups} {id} {hd}");
         }
@@ -295,7 +274,7 @@ mod tests {
             ("''", Err("oidc: empty username via CEL expression is not allowed")),
         ] {
             let issuer = Issuer { username: Mapping::Expression(expression.into()), ..Issuer::default() };
-            let got = identity(&issuer, &claims).map(|user| user.name);
+            let got = identity(&issuer, &claims).map(|user| user.name).map_err(|e| e.to_string());
             assert_eq!(got.as_deref().map_err(String::as_str), want, "{expression}");
         }
     }
@@ -328,12 +307,12 @@ mod tests {
         assert_eq!(user.extra["example.com/tenant"], ["o"]);
         let other = json!({"name": "jane", "org": "o", "roles": "a,b", "hd": "other"});
         assert_eq!(
-            identity(&issuer, &other).expect_err("refused"),
+            identity(&issuer, &other).expect_err("refused").to_string(),
             "oidc: error evaluating claim validation expression: validation expression 'claims.hd == 'example.com'' failed: the hosted domain"
         );
         let reserved = json!({"name": "system:jane", "org": "o", "roles": "a,b", "hd": "example.com"});
         assert_eq!(
-            identity(&issuer, &reserved).expect_err("refused"),
+            identity(&issuer, &reserved).expect_err("refused").to_string(),
             "oidc: error evaluating user info validation rule: validation expression '!user.username.startsWith('system:')' failed: reserved"
         );
         let required = Issuer {
@@ -342,11 +321,11 @@ mod tests {
             ..Issuer::default()
         };
         assert_eq!(
-            identity(&required, &json!({"sub": "x", "hd": "b"})).expect_err("refused"),
+            identity(&required, &json!({"sub": "x", "hd": "b"})).expect_err("refused").to_string(),
             "oidc: required claim hd value does not match. Got = b, want = a"
         );
         assert_eq!(
-            identity(&required, &json!({"sub": "x"})).expect_err("refused"),
+            identity(&required, &json!({"sub": "x"})).expect_err("refused").to_string(),
             "oidc: required claim hd not present in ID token"
         );
     }

@@ -1,6 +1,7 @@
 //! Issuers as configured: from the `--oidc-*` flags or from an `AuthenticationConfiguration`, checked with upstream's
 //! messages. Answers for upstream's `ValidateAuthenticationConfiguration`.
 
+mod error;
 mod issuer;
 mod mappings;
 #[cfg(test)]
@@ -12,10 +13,11 @@ use serde_json::Value;
 use shared::config::{self, Unknown};
 use shared::flags::FlagSet;
 use shared::os;
-use shared::status::field::{Error, Path, aggregate};
+use shared::status::field::{Error, Path};
 
 use crate::egress::NetworkContext;
 use crate::machinery::tree;
+pub use error::IssuersError;
 use issuer::{check_issuer, check_url};
 use mappings::{check_email, read_extra, read_mapping, read_rules, read_uid, read_user_rules};
 
@@ -48,7 +50,7 @@ pub enum ClaimRule {
     Claim {
         /// The claim.
         claim: String,
-        /// Its value.
+        /// Value of the claim.
         value: String,
     },
     /// An expression is true.
@@ -63,7 +65,7 @@ pub enum ClaimRule {
 /// One issuer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Issuer {
-    /// Its name, which is a URL.
+    /// Name of the issuer, which is a URL.
     pub url: String,
     /// URL of the discovery document, when it differs from the issuer's.
     pub discovery: Option<String>,
@@ -136,17 +138,17 @@ impl<'a> ConfigConditions<'a> {
 }
 
 /// From the command line; `own` are the issuers of this server's own tokens.
-pub fn from_flags(flags: &FlagSet, own: &[String]) -> Result<Configured, String> {
+pub fn from_flags(flags: &FlagSet, own: &[String]) -> Result<Configured, IssuersError> {
     let file = flags.string("authentication-config");
     let oidc = OIDC.iter().any(|name| flags.is_set(name));
     if !file.is_empty() {
         if oidc {
-            return Err("authentication-config file and oidc-* flags are mutually exclusive".to_owned());
+            return Err(IssuersError::FileAndFlags);
         }
-        let content = os::read(&file).map_err(|e| e.to_string())?;
+        let content = os::read(&file)?;
         let configured = load(&content, ConfigConditions::from_flags(flags, own))?;
         if configured.anonymous.is_some() && flags.is_set("anonymous-auth") {
-            return Err("--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file".to_owned());
+            return Err(IssuersError::AnonymousTwice);
         }
         return Ok(configured);
     }
@@ -157,28 +159,25 @@ pub fn from_flags(flags: &FlagSet, own: &[String]) -> Result<Configured, String>
     let mut errors = Vec::new();
     check_url(&issuer.url, own, &Path::new("issuer").child("url"), &mut errors);
     if !errors.is_empty() {
-        return Err(aggregate(&errors));
+        return Err(IssuersError::Invalid(errors));
     }
     Ok(Configured { issuers: vec![issuer], anonymous: None })
 }
 
-fn from_oidc(flags: &FlagSet) -> Result<Issuer, String> {
+fn from_oidc(flags: &FlagSet) -> Result<Issuer, IssuersError> {
     let text = |name: &str| flags.string(&format!("oidc-{name}"));
     let (url, client) = (text("issuer-url"), text("client-id"));
     if url.is_empty() || client.is_empty() {
-        return Err(
-            "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set".to_owned()
-        );
+        return Err(IssuersError::Incomplete);
     }
     let algorithms = flags.list("oidc-signing-algs");
     for algorithm in &algorithms {
         if !ALGORITHMS.contains(&algorithm.as_str()) {
-            return Err(format!("oidc: unsupported signing alg: {algorithm:?}"));
+            return Err(IssuersError::Algorithm(algorithm.clone()));
         }
     }
     let ca_file = text("ca-file");
-    let read = |file: &str| os::read(file).map_err(|e| e.to_string());
-    let ca = if ca_file.is_empty() { None } else { Some(String::from_utf8_lossy(&read(&ca_file)?).into_owned()) };
+    let ca = if ca_file.is_empty() { None } else { Some(String::from_utf8_lossy(&os::read(&ca_file)?).into_owned()) };
     let claim = text("username-claim");
     // Names of different issuers must not be the same by accident, but addresses are unique.
     let prefix = match (text("username-prefix").as_str(), claim.as_str()) {
@@ -205,13 +204,13 @@ fn from_oidc(flags: &FlagSet) -> Result<Issuer, String> {
 }
 
 /// From the bytes of a file.
-pub fn load(content: &[u8], terms: ConfigConditions<'_>) -> Result<Configured, String> {
-    let tree = config::decode(content, "AuthenticationConfiguration", Unknown::Refuse).map_err(|e| e.to_string())?;
+pub fn load(content: &[u8], terms: ConfigConditions<'_>) -> Result<Configured, IssuersError> {
+    let tree = config::decode(content, "AuthenticationConfiguration", Unknown::Refuse)?;
     let mut errors = Vec::new();
     let root = Path::new("jwt");
     let entries = tree::list(&tree, "/jwt");
     if entries.len() > ISSUERS {
-        return Err(Error::too_many(root, entries.len(), ISSUERS).to_string());
+        return Err(IssuersError::Invalid(vec![Error::too_many(root, entries.len(), ISSUERS)]));
     }
     let (mut urls, mut discoveries) = (HashSet::new(), HashSet::new());
     let mut issuers: Vec<Issuer> = Vec::new();
@@ -239,7 +238,7 @@ pub fn load(content: &[u8], terms: ConfigConditions<'_>) -> Result<Configured, S
         let text = "enabled should be set to true when conditions are defined";
         errors.push(Error::invalid(Path::of(&["anonymous", "conditions"]), Value::from(shown), text));
     }
-    if errors.is_empty() { Ok(Configured { issuers, anonymous }) } else { Err(aggregate(&errors)) }
+    if errors.is_empty() { Ok(Configured { issuers, anonymous }) } else { Err(IssuersError::Invalid(errors)) }
 }
 
 fn read_issuer(entry: &Value, terms: ConfigConditions<'_>, path: &Path, errors: &mut Vec<Error>) -> Issuer {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::error::{DistributedError, IssuerError};
 use super::keys::Keys;
 use super::source::IssuerClient;
 use super::{IssuerProvider, Token};
@@ -25,23 +26,21 @@ struct Endpoint {
 }
 
 /// Finds the source of a claim that is not in the token; `None` where there is nothing to fetch.
-fn endpoint(claims: &Value, claim: &str) -> Result<Option<Endpoint>, String> {
+fn endpoint(claims: &Value, claim: &str) -> Result<Option<Endpoint>, DistributedError> {
     if claims.get(claim).is_some() {
         return Ok(None);
     }
     let Some(names) = claims.get("_claim_names") else { return Ok(None) };
     let texts = |map: &Value| map.as_object().is_some_and(|map| map.values().all(Value::is_string));
     if !texts(names) {
-        return Err("oidc: error parsing distributed claim names: not a map of strings".to_owned());
+        return Err(DistributedError::Names);
     }
-    let sources = claims.get("_claim_sources").ok_or("oidc: no claim sources")?;
+    let sources = claims.get("_claim_sources").ok_or(DistributedError::NoSources)?;
     if !sources.as_object().is_some_and(|all| all.values().all(texts)) {
-        return Err("oidc: could not parse claim sources: not a map of sources".to_owned());
+        return Err(DistributedError::Sources);
     }
     let Some(name) = names.get(claim).and_then(Value::as_str) else { return Ok(None) };
-    let source = sources
-        .get(name)
-        .ok_or_else(|| format!("id token _claim_names contained a source {name} missing in _claims_sources"))?;
+    let source = sources.get(name).ok_or_else(|| DistributedError::NoSource(name.to_owned()))?;
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let token = some(tree::text(source, "/access_token"));
     // Without an endpoint the claims are said to be in the source itself, which upstream does not read.
@@ -59,22 +58,21 @@ impl Distributed {
         Self { source, issuers: Mutex::default() }
     }
 
-    async fn fetch(&self, url: &str, token: Option<&str>) -> Result<String, String> {
+    async fn fetch(&self, url: &str, token: Option<&str>) -> Result<String, IssuerError> {
         let reply = self.source.get(&self.source.remote(url)?, token).await?;
         if !reply.is_success() {
             let code = http::StatusCode::from_u16(reply.code).map(|code| code.to_string()).unwrap_or_default();
-            return Err(format!("error while getting distributed claim JWT: {code}"));
+            return Err(IssuerError::DistributedClaim(code));
         }
         Ok(String::from_utf8_lossy(&reply.body).into_owned())
     }
 
     /// The keys of an issuer, once it has been reached.
-    async fn keys(&self, issuer: &str) -> Result<Arc<Keys>, String> {
-        let failed = |why: &str| format!("verifier for untrusted issuer {issuer} failed: {why}");
+    async fn keys(&self, issuer: &str) -> Result<Arc<Keys>, DistributedError> {
         let keys = {
             let mut issuers = self.issuers.lock();
             if issuers.len() >= ISSUERS && !issuers.contains_key(issuer) {
-                return Err(failed("too many issuers"));
+                return Err(DistributedError::TooManyIssuers(issuer.to_owned()));
             }
             let new = || Arc::new(Keys::new(issuer, None, self.source.clone(), None));
             issuers.entry(issuer.to_owned()).or_insert_with(new).clone()
@@ -83,24 +81,24 @@ impl Distributed {
         if keys.is_known() {
             return Ok(keys);
         }
-        Err(failed(&format!("verifier not initialized for issuer: {issuer:?}")))
+        Err(DistributedError::Uninitialized(issuer.to_owned()))
     }
 }
 
 impl IssuerProvider {
     /// Adds a claim that is elsewhere.
-    pub(super) async fn complete(&self, claims: &mut Value, claim: &str, now: f64) -> Result<(), String> {
+    pub(super) async fn complete(&self, claims: &mut Value, claim: &str, now: f64) -> Result<(), DistributedError> {
         let Some(Endpoint { url, token }) = endpoint(claims, claim)? else { return Ok(()) };
         let fetched = self.distributed.fetch(&url, token.as_deref()).await;
-        let text = fetched.map_err(|why| format!("while getting distributed claim {claim:?}: {why}"))?;
-        let token = Token::read(text.trim()).ok_or_else(|| {
-            format!("getting untrusted issuer from endpoint {url} failed for claim {claim:?}: malformed token")
-        })?;
+        let text = fetched.map_err(|source| DistributedError::Fetch { claim: claim.to_owned(), source })?;
+        let Some(token) = Token::read(text.trim()) else {
+            return Err(DistributedError::Malformed { claim: claim.to_owned(), url });
+        };
         let keys = self.distributed.keys(token.issuer()).await?;
-        self.verify(&keys, &token, now).await.map_err(|why| format!("verify distributed claim token: {why}"))?;
-        let value = token.claims.get(claim).ok_or_else(|| {
-            format!("jwt returned by distributed claim endpoint {url} did not contain claim: {claim}")
-        })?;
+        self.verify(&keys, &token, now).await.map_err(DistributedError::Token)?;
+        let Some(value) = token.claims.get(claim) else {
+            return Err(DistributedError::Absent { claim: claim.to_owned(), url });
+        };
         claims[claim] = value.clone();
         Ok(())
     }
@@ -139,7 +137,8 @@ mod tests {
                 Err("id token _claim_names contained a source src missing in _claims_sources"),
             ),
         ] {
-            assert_eq!(endpoint(&claims, "groups"), want.map_err(str::to_owned), "{claims}");
+            let got = endpoint(&claims, "groups").map_err(|e| e.to_string());
+            assert_eq!(got, want.map_err(str::to_owned), "{claims}");
         }
     }
 }

@@ -4,6 +4,7 @@
 //! which is really new is known with the next fetch. Answers for upstream's `go-oidc's` `remoteKeySet`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -18,6 +19,7 @@ use shared::client::{Remote, Reply};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::error::{IssuerError, SignatureError};
 use super::fetches::Fetches;
 use super::lifetime::lifetime;
 use super::source::IssuerClient;
@@ -97,7 +99,7 @@ impl KnownIssuer {
 #[derive(Default)]
 struct FetchState {
     /// Time and result of the last fetch.
-    last: Option<(Instant, Result<(), String>)>,
+    last: Option<(Instant, Result<(), IssuerError>)>,
     /// Time from which no fetch so far delays the next one.
     paid: Option<Instant>,
 }
@@ -127,11 +129,11 @@ pub(super) struct Keys {
 }
 
 /// Fetches the discovery document of an issuer.
-async fn document(source: &IssuerClient, remote: &Remote) -> Result<Value, String> {
+async fn document(source: &IssuerClient, remote: &Remote) -> Result<Value, IssuerError> {
     let reply = source.get(remote, None).await?;
     match refusal(&reply) {
-        Some((status, body)) => Err(format!("{status}: {body}")),
-        None => parsed(&reply.body).map_err(|why| format!("oidc: failed to decode provider discovery object: {why}")),
+        Some((status, body)) => Err(IssuerError::Discovery { status, body: body.into_owned() }),
+        None => serde_json::from_slice(&reply.body).map_err(|e| IssuerError::DiscoveryDocument(e.into())),
     }
 }
 
@@ -145,17 +147,13 @@ fn shown(body: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(&body[..body.len().min(SHOWN)])
 }
 
-fn parsed(body: &[u8]) -> Result<Value, String> {
-    serde_json::from_slice(body).map_err(|e| e.to_string())
-}
-
-async fn key_set(source: &IssuerClient, jwks: &Remote) -> Result<(Reply, Value), String> {
-    let reply = source.get(jwks, None).await.map_err(|e| format!("oidc: get keys failed {e}"))?;
+async fn key_set(source: &IssuerClient, jwks: &Remote) -> Result<(Reply, Value), IssuerError> {
+    let reply = source.get(jwks, None).await.map_err(|e| IssuerError::Keys(e.into()))?;
     if let Some((status, body)) = refusal(&reply) {
-        return Err(format!("oidc: get keys failed: {status} {body}"));
+        return Err(IssuerError::KeysRefused { status, body: body.into_owned() });
     }
-    let bad = |why: String| format!("oidc: failed to decode keys: {why} {}", shown(&reply.body));
-    let set = parsed(&reply.body).map_err(bad)?;
+    let bad = |e: serde_json::Error| IssuerError::KeySet { source: e.into(), body: shown(&reply.body).into_owned() };
+    let set = serde_json::from_slice(&reply.body).map_err(bad)?;
     Ok((reply, set))
 }
 
@@ -222,18 +220,15 @@ impl Keys {
         tried.last = Some((Instant::now(), outcome));
     }
 
-    async fn discover_once(&self) -> Result<(), String> {
+    async fn discover_once(&self) -> Result<(), IssuerError> {
         let found = document(&self.source, &self.source.remote(&self.discovery)?).await?;
         let said = tree::text(&found, "/issuer");
         if said != self.issuer {
-            return Err(format!(
-                "oidc: issuer did not match the issuer returned by provider, expected {:?} got {said:?}",
-                self.issuer
-            ));
+            return Err(IssuerError::OtherIssuer { expected: self.issuer.clone(), found: said.to_owned() });
         }
         let place = tree::text(&found, "/jwks_uri");
         if place.is_empty() {
-            return Err("provider did not return JWKS URL".to_owned());
+            return Err(IssuerError::NoKeysUrl);
         }
         let jwks = self.source.remote(place)?;
         self.known.store(Some(KnownIssuer { jwks, keys: Vec::new(), lasting: None }.into()));
@@ -241,7 +236,7 @@ impl Keys {
     }
 
     /// Fetches the keys, unless they stay the same, or that was done while it was waited for.
-    async fn refresh(&self) -> Result<(), String> {
+    async fn refresh(&self) -> Result<(), IssuerError> {
         let asked = Instant::now();
         let mut tried = self.tried.lock().await;
         if let Some((_, outcome)) = tried.last.as_ref().filter(|(at, _)| *at > asked) {
@@ -257,7 +252,7 @@ impl Keys {
     }
 
     /// The keys as they are published; told where that is measured.
-    async fn fetch(&self, jwks: &Remote) -> Result<KnownIssuer, String> {
+    async fn fetch(&self, jwks: &Remote) -> Result<KnownIssuer, IssuerError> {
         let found = key_set(&self.source, jwks).await;
         if let Some(fetches) = &self.fetches {
             fetches.record(found.as_ref().ok().map(|(reply, _)| &*reply.body));
@@ -274,16 +269,21 @@ impl Keys {
     }
 
     /// Verifies the signature of a message with one of the issuer's keys.
-    pub(super) async fn verify(&self, algorithm: &str, id: &str, message: &str, signature: &str) -> Result<(), String> {
-        let refused = |why: &str| format!("failed to verify signature: {why}");
+    pub(super) async fn verify(
+        &self,
+        algorithm: &str,
+        id: &str,
+        message: &str,
+        signature: &str,
+    ) -> Result<(), SignatureError> {
         if self.verified(algorithm, id, message, signature) {
             return Ok(());
         }
-        self.refresh().await.map_err(|why| refused(&format!("fetching keys {why}")))?;
+        self.refresh().await?;
         if self.verified(algorithm, id, message, signature) {
             return Ok(());
         }
-        Err(refused("failed to verify id token signature"))
+        Err(SignatureError::Unknown)
     }
 }
 
@@ -362,14 +362,13 @@ mod tests {
         let began = Instant::now();
         let asked = (0..5).map(|_| keys.verify("RS256", "k", "a.b", "c"));
         let told = futures::future::join_all(asked).await;
-        assert!(told.iter().all(|told| told.as_ref().is_err_and(|why| why.contains("fetching keys"))), "{told:?}");
+        assert!(told.iter().all(|told| matches!(told, Err(SignatureError::Keys(_)))), "{told:?}");
         assert_eq!(began.elapsed().as_secs(), DEADLINE.as_secs());
     }
 
     /// Tokens with keys that nobody knows, one after another: how often the issuer is asked in a time.
     #[tokio::test(start_paused = true)]
     async fn tokens_that_ask_for_keys() {
-        use std::sync::Arc;
         use std::sync::atomic::{AtomicU64, Ordering};
         for (said, tokens, fetches, seconds) in [
             ("", 5, 5, 0),
@@ -387,7 +386,7 @@ mod tests {
             let began = Instant::now();
             for _ in 0..tokens {
                 let refused = keys.verify("RS256", "k", "a.b", "c").await;
-                assert_eq!(refused, Err("failed to verify signature: failed to verify id token signature".to_owned()));
+                assert!(matches!(refused, Err(SignatureError::Unknown)), "{refused:?}");
             }
             assert_eq!((asked.load(Ordering::Relaxed), began.elapsed().as_secs()), (fetches, seconds), "{said}");
         }

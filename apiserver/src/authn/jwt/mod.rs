@@ -7,6 +7,7 @@
 mod claims;
 pub mod config;
 mod distributed;
+mod error;
 mod fetches;
 mod keys;
 mod lifetime;
@@ -26,11 +27,12 @@ use shared::metrics;
 use tokio_util::sync::CancellationToken;
 
 use super::TokenAuthenticator;
-use crate::egress::Egress;
+use crate::egress::{Egress, EgressLookupError};
 use crate::machinery::tree;
 use crate::reloads::hashed;
 use config::{Issuer, Mapping};
 use distributed::Distributed;
+use error::{InvalidToken, TokenError};
 use fetches::Fetches;
 use keys::Keys;
 use source::IssuerClient;
@@ -62,19 +64,18 @@ impl Issuers {
     /// that are fetched.
     ///
     /// # Errors
-    /// Upstream's words about an issuer that is to be reached by a way there is not.
+    /// An issuer is to be reached through a network that is not configured.
     pub fn start(
         issuers: Vec<Issuer>,
         egress: &Egress,
         parent: &CancellationToken,
         tasks: &shared::run::TaskGroup,
         measured: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, EgressLookupError> {
         let stop = parent.child_token();
         let mut providers = Vec::new();
-        let dialers: Result<Vec<_>, String> =
-            issuers.iter().map(|issuer| issuer.egress.map(|to| egress.demanded(to)).transpose()).collect();
-        let dialers = dialers.map_err(|why| format!("oidc: {why}"))?;
+        let dialers = issuers.iter().map(|issuer| issuer.egress.map(|to| egress.demanded(to)).transpose());
+        let dialers = dialers.collect::<Result<Vec<_>, _>>()?;
         for (issuer, dialer) in issuers.into_iter().zip(dialers) {
             let source = IssuerClient { ca: issuer.ca.clone(), dialer };
             let fetches = measured.then(|| Fetches::new(&issuer.url));
@@ -135,7 +136,7 @@ impl Jwt {
         let outcome = provider.check(token, now).await;
         let result = if outcome.is_ok() { "success" } else { "failure" };
         latency().with_label_values(&[&provider.hash, result]).observe(started.elapsed().as_secs_f64());
-        outcome.map(Some).map_err(AuthnError)
+        outcome.map(Some).map_err(|e| AuthnError(e.to_string()))
     }
 }
 
@@ -170,48 +171,40 @@ fn latency() -> HistogramVec {
 }
 
 impl IssuerProvider {
-    async fn check(&self, token: Token<'_>, now: f64) -> Result<Identity, String> {
+    async fn check(&self, token: Token<'_>, now: f64) -> Result<Identity, TokenError> {
         if !self.keys.is_known() {
-            return Err("oidc: authenticator not initialized".to_owned());
+            return Err(TokenError::Uninitialized);
         }
-        self.verify(&self.keys, &token, now).await.map_err(|why| format!("oidc: verify token: {why}"))?;
+        self.verify(&self.keys, &token, now).await?;
         let mut claims = token.claims;
         if let Mapping::Claim { claim, .. } = &self.issuer.groups {
-            self.complete(&mut claims, claim, now)
-                .await
-                .map_err(|why| format!("oidc: could not expand distributed claims: {why}"))?;
+            self.complete(&mut claims, claim, now).await?;
         }
-        claims::identity(&self.issuer, &claims).map(Identity::from)
+        Ok(Identity::from(claims::identity(&self.issuer, &claims)?))
     }
 
     /// Verifies that a token is from the issuer of these keys, for one of our audiences, and valid at a time (seconds).
-    async fn verify(&self, keys: &Keys, token: &Token<'_>, now: f64) -> Result<(), String> {
-        registered::check(&token.claims).map_err(|why| format!("oidc: {why}"))?;
+    async fn verify(&self, keys: &Keys, token: &Token<'_>, now: f64) -> Result<(), InvalidToken> {
+        registered::check(&token.claims)?;
         self.audience(&token.claims)?;
         let number = |name: &str| registered::seconds(&token.claims, name);
         match number("exp") {
             Some(at) if at > now => {}
-            _ => return Err(format!("oidc: token is expired (Token Expiry: {})", time(number("exp")))),
+            _ => return Err(InvalidToken::Expired(time(number("exp")))),
         }
         if number("nbf").is_some_and(|at| at > now + EARLY) {
-            return Err(format!(
-                "oidc: current time {} before the nbf (not before) time: {}",
-                time(Some(now)),
-                time(number("nbf"))
-            ));
+            return Err(InvalidToken::NotYet { now: time(Some(now)), since: time(number("nbf")) });
         }
         let header = part(token.header).unwrap_or_default();
         let (algorithm, id) = (tree::text(&header, "/alg"), tree::text(&header, "/kid"));
         if !self.issuer.algorithms.iter().any(|a| a == algorithm) {
-            return Err(format!(
-                "oidc: id token signed with unsupported algorithm, expected {} got {algorithm:?}",
-                crate::authz::rbac::quoted_list(&self.issuer.algorithms)
-            ));
+            let wanted = self.issuer.algorithms.clone();
+            return Err(InvalidToken::Algorithm { wanted, found: algorithm.to_owned() });
         }
-        keys.verify(algorithm, id, token.message, token.signature).await
+        Ok(keys.verify(algorithm, id, token.message, token.signature).await?)
     }
 
-    fn audience(&self, claims: &Value) -> Result<(), String> {
+    fn audience(&self, claims: &Value) -> Result<(), InvalidToken> {
         let said: Vec<&str> = match claims.get("aud") {
             Some(Value::String(one)) => vec![one],
             Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
@@ -221,15 +214,8 @@ impl IssuerProvider {
         if wanted.iter().any(|w| said.contains(&w.as_str())) {
             return Ok(());
         }
-        let shown = crate::authz::rbac::quoted_list(&said);
-        Err(match wanted.as_slice() {
-            [one] => format!("oidc: expected audience {one:?} got {shown}"),
-            many => {
-                let mut many = many.to_vec();
-                many.sort();
-                format!("oidc: expected audience in {} got {shown}", crate::authz::rbac::quoted_list(&many))
-            }
-        })
+        let found = said.into_iter().map(str::to_owned).collect();
+        Err(InvalidToken::Audience { wanted: wanted.clone(), found })
     }
 }
 

@@ -3,6 +3,8 @@
 use proto::merge::json_type;
 use serde_json::Value;
 
+use super::error::RegisteredError;
+
 /// Claims that are text where they are there.
 const TEXTS: [&str; 4] = ["iss", "sub", "nonce", "at_hash"];
 /// Claims that are moments, in seconds.
@@ -24,13 +26,7 @@ fn literal(text: &str) -> Option<f64> {
 }
 
 /// Refuses tokens whose registered claims are not of their types, in the words of upstream's library.
-pub(super) fn check(claims: &Value) -> Result<(), String> {
-    let unlike = |value: &Value, field: &str, wanted: &str| {
-        let what = json_type(value);
-        Err(format!(
-            "failed to unmarshal claims: json: cannot unmarshal {what} into Go struct field {field} of type {wanted}"
-        ))
-    };
+pub(super) fn check(claims: &Value) -> Result<(), RegisteredError> {
     let there = |name: &str| claims.get(name).filter(|value| !value.is_null());
     for name in TEXTS {
         match there(name) {
@@ -51,9 +47,7 @@ pub(super) fn check(claims: &Value) -> Result<(), String> {
         match there(name) {
             Some(Value::String(text)) if seconds(claims, name).is_none() => {
                 let shown = Value::from(format!("\"{text}\""));
-                return Err(format!(
-                    "failed to unmarshal claims: json: invalid number literal, trying to unmarshal {shown} into Number"
-                ));
+                return Err(RegisteredError::Number(shown.to_string()));
             }
             Some(other) if seconds(claims, name).is_none() => {
                 return unlike(other, &format!("idToken.{name}"), "json.Number");
@@ -61,11 +55,16 @@ pub(super) fn check(claims: &Value) -> Result<(), String> {
             _ => {}
         }
     }
-    distributed(claims, unlike)
+    distributed(claims)
+}
+
+/// Refuses a claim of another type than that of the field that upstream reads it into.
+fn unlike(value: &Value, field: &str, wanted: &'static str) -> Result<(), RegisteredError> {
+    Err(RegisteredError::Type { found: json_type(value), field: field.to_owned(), wanted })
 }
 
 /// Checks the claims that name sources of distributed claims.
-fn distributed(claims: &Value, unlike: impl Fn(&Value, &str, &str) -> Result<(), String>) -> Result<(), String> {
+fn distributed(claims: &Value) -> Result<(), RegisteredError> {
     let there = |name: &str| claims.get(name).filter(|value| !value.is_null());
     let empty = serde_json::Map::new();
     let names = match there("_claim_names") {
@@ -95,7 +94,7 @@ fn distributed(claims: &Value, unlike: impl Fn(&Value, &str, &str) -> Result<(),
         }
     }
     let nowhere = names.values().filter_map(Value::as_str).any(|name| !sources.contains_key(name));
-    if nowhere { Err("source does not exist".to_owned()) } else { Ok(()) }
+    if nowhere { Err(RegisteredError::NoSource) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -128,13 +127,13 @@ mod tests {
             ),
             (json!({"_claim_names": {"g": "s"}, "_claim_sources": {"s": {"endpoint": "https://x"}}}), Ok(())),
         ] {
-            assert_eq!(check(&claims), want, "{claims}");
+            assert_eq!(check(&claims).map_err(|e| e.to_string()), want, "{claims}");
         }
         assert_eq!(seconds(&json!({"exp": "5"}), "exp"), Some(5.0));
         for none in ["inf", "NaN", "infinity", "+5", ".5", "5.", " 5", "", "1e999"] {
             let claims = json!({"exp": none});
             assert_eq!(seconds(&claims, "exp"), None, "{none}");
-            assert!(check(&claims).is_err_and(|why| why.contains("invalid number literal")), "{none}");
+            assert!(check(&claims).is_err_and(|why| matches!(why, RegisteredError::Number(_))), "{none}");
         }
     }
 }

@@ -8,10 +8,12 @@ use http::header::LOCATION;
 use shared::client::{Dialer, Remote, Reply};
 use tokio::time::Instant;
 
+use super::error::IssuerError;
+
 /// For one document, wherever it is.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 /// Most redirects before a document.
-const REDIRECTS: usize = 10;
+pub(super) const REDIRECTS: usize = 10;
 
 /// HTTP client for issuers.
 #[derive(Clone, Default)]
@@ -23,25 +25,25 @@ pub(super) struct IssuerClient {
 }
 
 impl IssuerClient {
-    pub(super) fn remote(&self, url: &str) -> Result<Remote, String> {
+    pub(super) fn remote(&self, url: &str) -> Result<Remote, IssuerError> {
         let trust = self.ca.as_deref().map(str::as_bytes);
-        Remote::to(url, trust, self.dialer.clone()).map_err(|e| e.to_string())
+        Ok(Remote::to(url, trust, self.dialer.clone())?)
     }
 
     /// Fetches a document, as who has a token where there is one. Other hosts are not shown the token.
-    pub(super) async fn get(&self, first: &Remote, token: Option<&str>) -> Result<Reply, String> {
+    pub(super) async fn get(&self, first: &Remote, token: Option<&str>) -> Result<Reply, IssuerError> {
         let until = Instant::now() + DEADLINE;
         let mut remote = first.clone();
         for _ in 0..=REDIRECTS {
             let token = token.filter(|_| host(remote.url()) == host(first.url()));
             let left = until.saturating_duration_since(Instant::now());
-            let reply = remote.fetch(token, left).await.map_err(|e| e.to_string())?;
+            let reply = remote.fetch(token, left).await?;
             match next(remote.url(), &reply) {
                 None => return Ok(reply),
                 Some(next) => remote = self.remote(&next)?,
             }
         }
-        Err(format!("Get \"{}\": stopped after {REDIRECTS} redirects", remote.url()))
+        Err(IssuerError::Redirects(remote.url().to_owned()))
     }
 }
 
@@ -111,7 +113,7 @@ mod tests {
         });
         let source = IssuerClient { ca: None, dialer: Some(dialer) };
         let first = source.remote("http://a/first").expect("a remote");
-        let why = source.get(&first, Some("t")).await.map(|reply| reply.code);
+        let why = source.get(&first, Some("t")).await.map(|reply| reply.code).map_err(|e| e.to_string());
         assert_eq!(why, Err("Get \"http://b/third\": stopped after 10 redirects".to_owned()));
         let heard = told.lock();
         let line = |path: &str| format!("get {path} http/1.1");

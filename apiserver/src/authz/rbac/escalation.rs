@@ -11,7 +11,7 @@ use shared::status::Status;
 use shared::status::field::aggregate;
 
 use super::rule::{Rule, compact, missing, quoted_list};
-use super::{GROUP, Index, RoleRef};
+use super::{GROUP, Index, MissingRole, RoleRef};
 use crate::machinery::tree;
 use crate::registry::rbac::cluster_role::CLUSTER_ROLES;
 use crate::registry::rbac::cluster_role_binding::CLUSTER_ROLE_BINDINGS;
@@ -82,7 +82,7 @@ pub fn check(rbac: &Index, write: &Write<'_>) -> Result<(), Status> {
         Rule::list_of(write.new)
     };
     let refuse = |text: &str| Status::forbidden(GROUP, write.plural, write.name, text);
-    confirm(rbac, write, &wanted).map_err(|text| refuse(&text))?;
+    confirm(rbac, write, &wanted).map_err(|why| refuse(&why.to_string()))?;
     let aggregates = |o: &Value| !tree::list(o, "/aggregationRule/clusterRoleSelectors").is_empty();
     if write.plural == CLUSTER_ROLES.plural && (aggregates(write.new) || write.old.is_some_and(aggregates)) {
         confirm(rbac, write, &everything())
@@ -91,7 +91,27 @@ pub fn check(rbac: &Index, write: &Write<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-fn confirm(rbac: &Index, write: &Write<'_>, wanted: &[Rule]) -> Result<(), String> {
+/// Rights that a writer would grant and does not hold.
+#[derive(Debug, thiserror::Error)]
+enum Escalation {
+    /// Missing rights.
+    #[error("{0}")]
+    NotHeld(LackingRights),
+    /// Missing rights, which the writer may hold by roles that are not found.
+    #[error("{lacking}; resolution errors: [{}]", aggregate(.missing))]
+    Unresolved { lacking: LackingRights, missing: Vec<MissingRole> },
+}
+
+/// The writer, and a line for each of the rights.
+#[derive(Debug, thiserror::Error)]
+#[error("user {user:?} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n{}", .lines.join("\n"))]
+struct LackingRights {
+    user: String,
+    groups: String,
+    lines: Vec<String>,
+}
+
+fn confirm(rbac: &Index, write: &Write<'_>, wanted: &[Rule]) -> Result<(), Escalation> {
     let (held, unresolved) = rbac.rules_for(write.user, write.namespace);
     let lacking = missing(&held, wanted);
     if lacking.is_empty() {
@@ -100,16 +120,11 @@ fn confirm(rbac: &Index, write: &Write<'_>, wanted: &[Rule]) -> Result<(), Strin
     let mut lines: Vec<String> = compact(lacking).iter().map(Rule::describe).collect();
     lines.sort();
     lines.dedup();
-    let mut text = format!(
-        "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
-        write.user.name,
-        quoted_list(&write.user.groups),
-        lines.join("\n")
-    );
-    if !unresolved.is_empty() {
-        text.push_str(&format!("; resolution errors: [{}]", aggregate(&unresolved)));
-    }
-    Err(text)
+    let lacking = LackingRights { user: write.user.name.clone(), groups: quoted_list(&write.user.groups), lines };
+    Err(match unresolved.is_empty() {
+        true => Escalation::NotHeld(lacking),
+        false => Escalation::Unresolved { lacking, missing: unresolved },
+    })
 }
 
 /// The rules of who may do everything.
@@ -198,7 +213,7 @@ mod tests {
             }
             let (user, new) = (alice(), Value::Null);
             let write = Write { user: &user, plural: "clusterroles", namespace: "", name: "x", new: &new, old: None };
-            let text = confirm(&rbac, &write, &everything()).unwrap_err();
+            let text = confirm(&rbac, &write, &everything()).unwrap_err().to_string();
             text.split_once("; resolution errors: ").map(|(_, told)| told.to_owned())
         };
         let missing = |role: &str| format!("clusterrole.rbac.authorization.k8s.io \"{role}\" not found");

@@ -154,7 +154,7 @@ pub enum RuleVisit<'a> {
     /// A rule, and a closure-free handle to its explanation.
     Rule(&'a Rule, Explanation<'a>),
     /// `clusterrole.rbac.authorization.k8s.io "x" not found`.
-    Missing(String),
+    Missing(MissingRole),
 }
 
 /// Explains a rule when asked: the text is only built for the one that matters.
@@ -258,9 +258,20 @@ fn scope_of<'a>(role: &RoleRef, namespace: &'a str) -> &'a str {
     if role.kind == "ClusterRole" { "" } else { namespace }
 }
 
-fn not_found(role: &RoleRef) -> String {
-    let resource = if role.kind == "ClusterRole" { "clusterrole" } else { "role" };
-    format!("{resource}.rbac.authorization.k8s.io {:?} not found", role.name)
+/// A role that a binding names and that is not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MissingRole {
+    /// A role of a namespace.
+    #[error("role.rbac.authorization.k8s.io {0:?} not found")]
+    Role(String),
+    /// A role of the cluster.
+    #[error("clusterrole.rbac.authorization.k8s.io {0:?} not found")]
+    ClusterRole(String),
+}
+
+fn not_found(role: &RoleRef) -> MissingRole {
+    let name = role.name.clone();
+    if role.kind == "ClusterRole" { MissingRole::ClusterRole(name) } else { MissingRole::Role(name) }
 }
 
 impl Observer for Index {
@@ -310,8 +321,11 @@ impl Index {
         }
     }
 
-    /// The rules of a role, or the text that says it does not exist.
-    pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<&[Rule], String> {
+    /// The rules of a role.
+    ///
+    /// # Errors
+    /// [`MissingRole`].
+    pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<&[Rule], MissingRole> {
         let slot = self.roles.find(scope_of(role, namespace), &role.name);
         slot.and_then(|at| self.roles.slots[at].rules.as_deref()).ok_or_else(|| not_found(role))
     }

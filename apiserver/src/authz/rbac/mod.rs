@@ -13,7 +13,7 @@ use shared::authz::{Attributes, Decision};
 use shared::status::field::aggregate;
 
 pub use escalation::{Write, check as check_escalation, everything, question as escalation_question};
-pub use index::{Index, RoleRef, RuleVisit};
+pub use index::{Index, MissingRole, RoleRef, RuleVisit};
 pub use rule::{Reach, Rule, compact, missing, quoted_list};
 
 use super::follow::Follower;
@@ -36,15 +36,15 @@ impl Index {
     /// Decides one request.
     pub fn decide(&self, request: &Attributes) -> (Decision, String) {
         let mut allowed = None;
-        let mut missing: Vec<String> = Vec::new();
+        let mut missing: Vec<MissingRole> = Vec::new();
         self.visit(&request.user, &request.namespace, Reach::wanted(request), |found| match found {
             RuleVisit::Rule(rule, why) if rule.allows(request) => {
                 allowed = Some(why.reason());
                 false
             }
             RuleVisit::Rule(..) => true,
-            RuleVisit::Missing(text) => {
-                missing.push(text);
+            RuleVisit::Missing(role) => {
+                missing.push(role);
                 true
             }
         });
@@ -55,13 +55,13 @@ impl Index {
         }
     }
 
-    /// Every rule a user holds in a namespace, and the texts of roles that were not found.
-    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<String>) {
+    /// Every rule a user holds in a namespace, and the roles that were not found.
+    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<MissingRole>) {
         let (mut rules, mut missing) = (Vec::new(), Vec::new());
         self.visit(user, namespace, Reach::ALL, |found| {
             match found {
                 RuleVisit::Rule(rule, _) => rules.push(rule.clone()),
-                RuleVisit::Missing(text) => missing.push(text),
+                RuleVisit::Missing(role) => missing.push(role),
             }
             true
         });

@@ -16,10 +16,11 @@ use sha2::{Digest, Sha256};
 use shared::authz::{Attributes, Decision};
 use shared::client::{Remote, RemoteError, Reply};
 use shared::metrics;
+use shared::status::field::aggregate;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::expressions::{Dialect, Scope};
+use crate::expressions::{Dialect, EvaluationError, Scope};
 use crate::machinery::tree;
 
 /// Answers remembered.
@@ -110,17 +111,38 @@ pub struct Webhook {
     counters: Counters,
 }
 
+/// Error of a webhook that is to decide a request.
+#[derive(Debug, thiserror::Error)]
 enum WebhookFailure {
-    /// Another try may help.
-    Passing(String),
-    Timeout(String),
-    Lasting(String),
+    /// Match conditions that cannot be evaluated.
+    #[error("{}", aggregate(&.0.iter().map(|why| format!("cel evaluation error: {why}")).collect::<Vec<_>>()))]
+    Conditions(Vec<EvaluationError>),
+    /// No answer.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// A refusal to answer.
+    #[error("{text}")]
+    Refused {
+        /// Text of client-go for the answer.
+        text: String,
+        /// Another try may help.
+        passing: bool,
+    },
+    /// An answer that is no JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// An answer without a status. Such a one decides nothing; it must not be taken for one that does.
+    #[error("webhook subject access review returned no status")]
+    NoStatus,
 }
 
 impl WebhookFailure {
-    fn text(self) -> String {
+    /// Reports whether another try may help.
+    fn may_pass(&self) -> bool {
         match self {
-            WebhookFailure::Passing(text) | WebhookFailure::Timeout(text) | WebhookFailure::Lasting(text) => text,
+            Self::Remote(RemoteError::Connection { reset, .. }) => *reset,
+            Self::Refused { passing, .. } => *passing,
+            _ => false,
         }
     }
 }
@@ -136,7 +158,7 @@ impl Webhook {
         match self.concerned(request) {
             Ok(true) => {}
             Ok(false) => return ((Decision::NoOpinion, String::new()), None),
-            Err(why) => return (self.failed(), Some(why)),
+            Err(why) => return (self.failed(), Some(why.to_string())),
         }
         let spec = review::spec(request);
         let text = spec.to_string();
@@ -151,7 +173,7 @@ impl Webhook {
             Ok(status) => status,
             Err(why) => {
                 tracing::error!(webhook = self.options.name, error = %why, "Failed to make webhook authorizer request");
-                return (self.failed(), Some(why));
+                return (self.failed(), Some(why.to_string()));
             }
         };
         let reason = tree::text(&status, "/reason").to_owned();
@@ -177,7 +199,7 @@ impl Webhook {
     }
 
     /// Reports whether the match conditions select this request. One that is false wins over one that fails.
-    fn concerned(&self, request: &Attributes) -> Result<bool, String> {
+    fn concerned(&self, request: &Attributes) -> Result<bool, WebhookFailure> {
         if self.options.conditions.is_empty() {
             return Ok(true);
         }
@@ -194,9 +216,7 @@ impl Webhook {
                     wanted = false;
                     break;
                 }
-                Err(why) => {
-                    errors.push(format!("cel evaluation error: {why}"));
-                }
+                Err(why) => errors.push(why),
             }
         }
         self.counters.condition_duration.with_label_values(&labels).observe(started.elapsed().as_secs_f64());
@@ -208,11 +228,11 @@ impl Webhook {
             return Ok(true);
         }
         self.counters.condition_errors.with_label_values(&labels).inc();
-        Err(shared::status::field::aggregate(&errors))
+        Err(WebhookFailure::Conditions(errors))
     }
 
     /// The status of the answered review.
-    async fn post_review(&self, body: Bytes) -> Result<Value, String> {
+    async fn post_review(&self, body: Bytes) -> Result<Value, WebhookFailure> {
         let mut backoff = Backoff::of_webhook(PAUSE);
         let mut left = TRIES;
         loop {
@@ -221,33 +241,25 @@ impl Webhook {
             let outcome = self.ask_once(body.clone()).await;
             let result = match &outcome {
                 Ok(_) => "success",
-                Err(WebhookFailure::Timeout(_)) => "timeout",
+                Err(WebhookFailure::Remote(RemoteError::Deadline(_))) => "timeout",
                 Err(_) => "error",
             };
             let labels = [self.options.name.as_str(), result];
-            let failure = match outcome {
-                Err(WebhookFailure::Passing(_)) if left > 0 => {
-                    backoff.wait().await;
-                    continue;
-                }
-                outcome => outcome,
-            };
+            if left > 0 && outcome.as_ref().is_err_and(WebhookFailure::may_pass) {
+                backoff.wait().await;
+                continue;
+            }
             self.counters.evaluations.with_label_values(&labels).inc();
             self.counters.duration.with_label_values(&labels).observe(started.elapsed().as_secs_f64());
-            if failure.is_err() && self.options.on_error == Decision::NoOpinion {
+            if outcome.is_err() && self.options.on_error == Decision::NoOpinion {
                 self.counters.fail_open.with_label_values(&labels).inc();
             }
-            return failure.map_err(WebhookFailure::text);
+            return outcome;
         }
     }
 
     async fn ask_once(&self, body: Bytes) -> Result<Value, WebhookFailure> {
-        let reply = self.remote.post(body, self.options.timeout).await.map_err(|error| match error {
-            RemoteError::Connection { reset: true, .. } => WebhookFailure::Passing(error.to_string()),
-            RemoteError::Deadline(_) => WebhookFailure::Timeout(error.to_string()),
-            error => WebhookFailure::Lasting(error.to_string()),
-        })?;
-        status_of(&reply)
+        status_of(&self.remote.post(body, self.options.timeout).await?)
     }
 
     fn remember(&self, key: [u8; 32], answer: WebhookDecision, ttl: Duration) {
@@ -267,14 +279,12 @@ impl Webhook {
 
 fn status_of(reply: &Reply) -> Result<Value, WebhookFailure> {
     if !reply.is_success() {
-        let text = reply.failure();
-        return Err(if reply.may_pass() { WebhookFailure::Passing(text) } else { WebhookFailure::Lasting(text) });
+        return Err(WebhookFailure::Refused { text: reply.failure(), passing: reply.may_pass() });
     }
-    let mut review: Value = serde_json::from_slice(&reply.body).map_err(|e| WebhookFailure::Lasting(e.to_string()))?;
+    let mut review: Value = serde_json::from_slice(&reply.body)?;
     match review.get_mut("status").map(Value::take) {
         Some(status @ Value::Object(_)) => Ok(status),
-        // An answer without a status decides nothing; it must not be taken for one that does.
-        _ => Err(WebhookFailure::Lasting("webhook subject access review returned no status".to_owned())),
+        _ => Err(WebhookFailure::NoStatus),
     }
 }
 

@@ -45,16 +45,16 @@ pub enum SpdyError {
 pub enum Frame {
     /// A new stream.
     Open {
-        /// Its number.
+        /// Number of the stream.
         stream: u32,
-        /// Its headers.
+        /// Headers of the stream.
         headers: Vec<(String, String)>,
         /// The stream is half-closed: no data follows.
         fin: bool,
     },
     /// The answer to a stream of ours.
     Accepted {
-        /// Its number.
+        /// Number of the stream.
         stream: u32,
         /// The stream is half-closed: no data follows.
         fin: bool,
@@ -70,7 +70,7 @@ pub enum Frame {
     },
     /// The stream is broken off.
     Reset {
-        /// Its number.
+        /// Number of the stream.
         stream: u32,
     },
     /// To be sent back as it is.

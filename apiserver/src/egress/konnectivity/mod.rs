@@ -5,7 +5,7 @@ mod meters;
 mod packets;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -43,7 +43,7 @@ const PARTING: Duration = Duration::from_secs(10);
 
 /// A connection to `address` through the server at `socket`.
 pub(super) async fn dial(socket: &Path, address: &str) -> Result<BoxStream, (Stage, String)> {
-    let channel = connect(socket).await.map_err(|why| (Stage::Connect, why))?;
+    let channel = connect(socket).await.map_err(|why| (Stage::Connect, why.to_string()))?;
     let failed = |(reason, why): Failure| {
         meters::failed(reason);
         (Stage::Proxy, why)
@@ -55,7 +55,7 @@ pub(super) async fn dial(socket: &Path, address: &str) -> Result<BoxStream, (Sta
 }
 
 /// The server may be about to come back: it is looked for as long as there is patience.
-async fn connect(socket: &Path) -> Result<Channel, String> {
+async fn connect(socket: &Path) -> Result<Channel, ServerUnreachable> {
     let (give_up, mut pause) = (Instant::now() + PATIENCE, PAUSE);
     let stream = loop {
         let error = match UnixStream::connect(socket).await {
@@ -63,12 +63,7 @@ async fn connect(socket: &Path) -> Result<Channel, String> {
             Err(error) => error,
         };
         if timeout_at(give_up, sleep(pause)).await.is_err() {
-            return Err(format!(
-                "context deadline exceeded: connection error: desc = \"transport: Error while dialing: dial unix {}: \
-                 connect: {}\"",
-                socket.display(),
-                os::explain(&error)
-            ));
+            return Err(ServerUnreachable::Dial { socket: socket.to_owned(), error });
         }
         pause = pause * LONGER / 10;
     };
@@ -79,7 +74,27 @@ async fn connect(socket: &Path) -> Result<Channel, String> {
         let stream = stream.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
         std::future::ready(stream)
     });
-    endpoint.connect_with_connector(once).await.map_err(|e| e.to_string())
+    Ok(endpoint.connect_with_connector(once).await?)
+}
+
+/// Error of a connection to a Konnectivity server, in the words of Go's gRPC.
+#[derive(Debug, thiserror::Error)]
+enum ServerUnreachable {
+    /// Nobody listens at the socket.
+    #[error(
+        "context deadline exceeded: connection error: desc = \"transport: Error while dialing: dial unix {}: connect: {}\"",
+        .socket.display(),
+        os::explain(.error)
+    )]
+    Dial {
+        /// The socket.
+        socket: PathBuf,
+        /// Cause.
+        error: io::Error,
+    },
+    /// A listener that does not speak HTTP/2.
+    #[error(transparent)]
+    Transport(#[from] tonic::transport::Error),
 }
 
 /// Failure of a dial: the reason for metrics, and the text.

@@ -103,7 +103,7 @@ impl From<Payload> for Packet {
 }
 
 impl Packet {
-    /// Its kind as metrics name it.
+    /// Kind of the packet as metrics name it.
     pub(super) fn name(&self) -> &'static str {
         match PacketType::try_from(self.kind) {
             Ok(PacketType::DialRequest) => "DIAL_REQ",

@@ -21,15 +21,15 @@ pub enum ConfigError {
     /// The file.
     #[error("error reading encryption provider configuration file {path:?}: open {path}: {why}")]
     Read {
-        /// Its path.
+        /// Path of the file.
         path: String,
         /// Error of the system.
         why: String,
     },
-    /// Its syntax.
+    /// Syntax of the file.
     #[error("error decoding encryption provider configuration file {path:?}: {why}")]
     Decode {
-        /// Its path.
+        /// Path of the file.
         path: String,
         /// Cause.
         why: String,

@@ -172,14 +172,25 @@ struct Current {
     until: Instant,
 }
 
+/// A key management service that is not well.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KmsUnhealthy {
+    /// A service that has not been asked.
+    #[error("not asked yet")]
+    NotAsked,
+    /// A service that was asked for its status, without success.
+    #[error(transparent)]
+    Status(#[from] Error),
+}
+
 /// KMS v2 provider of encryption at rest.
 pub struct Kms {
     name: String,
-    channel: Result<Channel, String>,
+    channel: Result<Channel, Error>,
     timeout: Duration,
     current: Mutex<Option<Current>>,
     opened: Mutex<HashMap<[u8; 32], CachedSource>>,
-    health: Mutex<Result<(), String>>,
+    health: Mutex<Result<(), KmsUnhealthy>>,
     asking: tokio::sync::Mutex<()>,
     meters: Metrics,
 }
@@ -208,14 +219,14 @@ impl Kms {
     pub(super) fn new(name: &str, socket: &str, timeout: Timeout) -> Self {
         let channel = Endpoint::from_shared(format!("unix://{socket}"))
             .map(|e| e.connect_timeout(timeout.0).connect_lazy())
-            .map_err(|e| e.to_string());
+            .map_err(|e| Error::Kms(e.to_string()));
         Self {
             name: name.to_owned(),
             channel,
             timeout: timeout.0,
             current: Mutex::default(),
             opened: Mutex::default(),
-            health: Mutex::new(Err("not asked yet".to_owned())),
+            health: Mutex::new(Err(KmsUnhealthy::NotAsked)),
             asking: tokio::sync::Mutex::default(),
             meters: Metrics::new(),
         }
@@ -227,7 +238,7 @@ impl Kms {
     }
 
     /// Health of the service at the last check.
-    pub fn health(&self) -> Result<(), String> {
+    pub fn health(&self) -> Result<(), KmsUnhealthy> {
         self.health.lock().clone()
     }
 
@@ -236,7 +247,7 @@ impl Kms {
         Q: prost::Message + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,
     {
-        let channel = self.channel.clone().map_err(Error::Kms)?;
+        let channel = self.channel.clone()?;
         let mut grpc = Grpc::new(channel);
         let call = async {
             grpc.ready().await.map_err(|e| failed("kms", e))?;
@@ -265,7 +276,7 @@ impl Kms {
     pub(super) async fn check_status(&self) -> Result<(), Error> {
         let _one = self.asking.lock().await;
         let outcome = self.refresh().await;
-        *self.health.lock() = outcome.as_ref().map(drop).map_err(ToString::to_string);
+        *self.health.lock() = outcome.clone().map_err(KmsUnhealthy::Status);
         outcome
     }
 

@@ -10,7 +10,7 @@ use shared::os;
 
 use super::Transformers;
 use super::config::{self, ConfigError};
-use super::kms::{ASK_EVERY, ASK_EVERY_WHEN_UNWELL, Kms};
+use super::kms::{ASK_EVERY, ASK_EVERY_WHEN_UNWELL, Kms, KmsUnhealthy};
 use crate::reloads::Reloads;
 
 /// Between two looks at the file.
@@ -45,7 +45,7 @@ impl Loaded {
     }
 
     /// Health of the services behind a check.
-    pub fn check(&self, name: &str) -> Result<(), String> {
+    pub fn check(&self, name: &str) -> Result<(), KmsUnhealthy> {
         let services = self.services.load();
         match name.strip_prefix("kms-provider-").and_then(|i| i.parse::<usize>().ok()) {
             Some(i) => services.get(i).map_or(Ok(()), |kms| kms.health()),
@@ -105,22 +105,35 @@ pub async fn watch(loaded: Loaded) {
     }
 }
 
+/// A changed file that is not taken over.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    /// A file that is not good.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A service is not well.
+    #[error(transparent)]
+    Service(#[from] super::errors::Error),
+    /// A service does not say in time how it is.
+    #[error("timed out")]
+    Deadline,
+}
+
 /// Takes a changed file over if it is good and its services are well; else what was there stays.
 async fn reload(loaded: &Loaded) {
     let outcome = async {
-        let text = text(&loaded.path).await.map_err(|e| e.to_string())?;
-        let read = config::read(&loaded.path, &text).map_err(|e| e.to_string())?;
+        let read = config::read(&loaded.path, &text(&loaded.path).await?)?;
         if read.hash == **loaded.hash.load() {
             return Ok(false);
         }
         for kms in &read.services {
             let asked = tokio::time::timeout(PATIENCE, kms.check_status()).await;
-            asked.map_err(|_| "timed out".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))?;
+            asked.map_err(|_| ReloadError::Deadline)??;
         }
         loaded.transformers.set(read.table);
         loaded.services.store(Arc::new(read.services));
         loaded.hash.store(Arc::new(read.hash));
-        Ok::<bool, String>(true)
+        Ok::<bool, ReloadError>(true)
     };
     let reloads = loaded.reloads.as_ref();
     match outcome.await {
@@ -130,7 +143,7 @@ async fn reload(loaded: &Loaded) {
         }
         Ok(false) => {}
         Err(error) => {
-            tracing::error!(error, file = loaded.path, "Failed to process new encryption config");
+            tracing::error!(error = error.to_string(), file = loaded.path, "Failed to process new encryption config");
             reloads.inspect(|reloads| reloads.failure());
         }
     }

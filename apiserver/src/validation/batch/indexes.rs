@@ -1,10 +1,34 @@
 //! Lists of the indexes of an indexed job, such as `0,3-5`.
 
+/// Fault of a list of indexes, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum IndexesError {
+    /// An interval has more than two ends.
+    #[error(
+        "the fragment {0:?} violates the requirement that an index interval can have at most two parts separated by '-'"
+    )]
+    Interval(String),
+    /// An index is not above the one before it.
+    #[error("non-increasing order, previous: {previous}, current: {current}")]
+    Order {
+        /// The index before it.
+        previous: i64,
+        /// The index.
+        current: i64,
+    },
+    /// An index is not below the number of completions.
+    #[error("too large index: {0:?}")]
+    TooLarge(String),
+    /// An index is no number.
+    #[error("cannot convert string to integer for index: {0:?}")]
+    NoNumber(String),
+}
+
 /// Non-overlapping intervals in order, both ends included.
 pub(super) type Intervals = Vec<(i64, i64)>;
 
 /// Reads a list; indexes are below the number of completions.
-pub(super) fn parse(text: &str, completions: i64) -> Result<Intervals, String> {
+pub(super) fn parse(text: &str, completions: i64) -> Result<Intervals, IndexesError> {
     let mut out: Intervals = Vec::new();
     if text.is_empty() {
         return Ok(out);
@@ -14,30 +38,26 @@ pub(super) fn parse(text: &str, completions: i64) -> Result<Intervals, String> {
         let (first, last) = match ends[..] {
             [one] => (one, one),
             [first, last] => (first, last),
-            _ => {
-                return Err(format!(
-                    "the fragment {fragment:?} violates the requirement that an index interval can have at most two parts separated by '-'"
-                ));
-            }
+            _ => return Err(IndexesError::Interval(fragment.to_owned())),
         };
         let first = number(first, completions)?;
         let last = if ends.len() == 2 { number(last, completions)? } else { first };
         if ends.len() == 2 && last <= first {
-            return Err(format!("non-increasing order, previous: {first}, current: {last}"));
+            return Err(IndexesError::Order { previous: first, current: last });
         }
         if let Some((_, previous)) = out.last().filter(|(_, p)| first <= *p) {
-            return Err(format!("non-increasing order, previous: {previous}, current: {first}"));
+            return Err(IndexesError::Order { previous: *previous, current: first });
         }
         out.push((first, last));
     }
     Ok(out)
 }
 
-fn number(text: &str, completions: i64) -> Result<i64, String> {
+fn number(text: &str, completions: i64) -> Result<i64, IndexesError> {
     match text.parse::<i64>() {
-        Ok(n) if n >= completions => Err(format!("too large index: {text:?}")),
+        Ok(n) if n >= completions => Err(IndexesError::TooLarge(text.to_owned())),
         Ok(n) => Ok(n),
-        Err(_) => Err(format!("cannot convert string to integer for index: {text:?}")),
+        Err(_) => Err(IndexesError::NoNumber(text.to_owned())),
     }
 }
 
@@ -82,7 +102,7 @@ mod tests {
             ),
         ];
         for (text, want) in table {
-            assert_eq!(parse(text, 5), want.map_err(str::to_owned), "{text}");
+            assert_eq!(parse(text, 5).map_err(|e| e.to_string()), want.map_err(str::to_owned), "{text}");
         }
         let parsed = |text| parse(text, 10).expect("indexes");
         assert_eq!(count(&parsed("0,2-4")), 4);

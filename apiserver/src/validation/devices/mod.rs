@@ -152,7 +152,7 @@ fn expression(given: &str, path: &Path, out: &mut FieldErrors) {
     }
     let dialect = Dialect::Device { shared: out.allows(ValidationOption::ConsumableCapacity) };
     match Names::of(dialect).compile(given, ResultType::PerhapsBool) {
-        Err(why) => out.push(Error::invalid(path, given, &why)),
+        Err(why) => out.push(Error::invalid(path, given, &why.to_string())),
         Ok(program) if program.estimate(&device::size).max > device::MAX_COST => {
             out.push(Error::forbidden(path, "too complex, exceeds cost limit"));
         }

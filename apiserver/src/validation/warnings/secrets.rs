@@ -18,8 +18,37 @@ pub(crate) fn tls(new: &Value, out: &mut Warnings) {
     }
     let part = |key: &str| STANDARD.decode(text(get(new, "data"), key)).unwrap_or_default();
     if let Err(why) = usable(&part("tls.crt"), &part("tls.key")) {
-        out.push(why);
+        out.push(why.to_string());
     }
+}
+
+/// Fault of a pair, in the words of Go's `tls.X509KeyPair`. Types of PEM blocks are as Go shows a list.
+#[derive(Debug, thiserror::Error)]
+enum PairFault {
+    #[error("tls: failed to find any PEM data in certificate input")]
+    NoCertificate,
+    #[error(
+        "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"
+    )]
+    KeyAsCertificate,
+    #[error(
+        "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: {0}"
+    )]
+    OtherCertificate(String),
+    #[error("tls: failed to find any PEM data in key input")]
+    NoKey,
+    #[error("tls: found a certificate rather than a key in the PEM for the private key")]
+    CertificateAsKey,
+    #[error(
+        "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: {0}"
+    )]
+    OtherKey(String),
+    #[error("x509: malformed certificate")]
+    Malformed,
+    #[error(transparent)]
+    Mismatch(CertError),
+    #[error("tls: failed to parse private key")]
+    UnreadableKey,
 }
 
 fn blocks(text: &[u8]) -> Vec<Pem> {
@@ -36,40 +65,29 @@ fn is_key(block: &Pem) -> bool {
     block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY")
 }
 
-fn usable(certificate: &[u8], key: &[u8]) -> Result<(), String> {
-    let said = |why: &str| Err(format!("tls: {why}"));
+fn usable(certificate: &[u8], key: &[u8]) -> Result<(), PairFault> {
     let (certificates, keys) = (blocks(certificate), blocks(key));
     let Some(leaf) = certificates.iter().find(|b| b.label == "CERTIFICATE") else {
-        return match certificates.as_slice() {
-            [] => said("failed to find any PEM data in certificate input"),
-            [one] if one.label.ends_with("PRIVATE KEY") => said(
-                "failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched",
-            ),
-            all => said(&format!(
-                "failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: {}",
-                labels(all)
-            )),
-        };
+        return Err(match certificates.as_slice() {
+            [] => PairFault::NoCertificate,
+            [one] if one.label.ends_with("PRIVATE KEY") => PairFault::KeyAsCertificate,
+            all => PairFault::OtherCertificate(labels(all)),
+        });
     };
     if !keys.iter().any(is_key) {
-        return match keys.as_slice() {
-            [] => said("failed to find any PEM data in key input"),
-            [one] if one.label == "CERTIFICATE" => {
-                said("found a certificate rather than a key in the PEM for the private key")
-            }
-            all => said(&format!(
-                "failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: {}",
-                labels(all)
-            )),
-        };
+        return Err(match keys.as_slice() {
+            [] => PairFault::NoKey,
+            [one] if one.label == "CERTIFICATE" => PairFault::CertificateAsKey,
+            all => PairFault::OtherKey(labels(all)),
+        });
     }
     if parse_x509_certificate(&leaf.contents).is_err() {
-        return Err("x509: malformed certificate".to_owned());
+        return Err(PairFault::Malformed);
     }
     match cert::certified_key(certificate, key) {
         Ok(_) => Ok(()),
-        Err(mismatch @ CertError::Mismatch) => Err(mismatch.to_string()),
-        Err(_) => said("failed to parse private key"),
+        Err(mismatch @ CertError::Mismatch) => Err(PairFault::Mismatch(mismatch)),
+        Err(_) => Err(PairFault::UnreadableKey),
     }
 }
 
@@ -103,7 +121,8 @@ mod tests {
                 Some("tls: found a certificate rather than a key in the PEM for the private key"),
             ),
         ] {
-            assert_eq!(usable(certificate.as_bytes(), key.as_bytes()).err().as_deref(), why);
+            let fault = usable(certificate.as_bytes(), key.as_bytes()).err().map(|e| e.to_string());
+            assert_eq!(fault.as_deref(), why);
         }
     }
 }

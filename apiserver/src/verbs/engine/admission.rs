@@ -9,6 +9,7 @@ use shared::status::{Status, field};
 use super::super::scale;
 use super::{Engine, WriteTarget};
 use crate::admission::{Attributes, Operation, Reinvocation};
+use crate::api::NotPermitted;
 use crate::machinery::GroupResource;
 use crate::machinery::meta;
 use crate::registry::behavior;
@@ -50,7 +51,7 @@ impl Engine {
     /// Runs validating admission of a create; asks for the right to create first where the request was not a create.
     pub(super) async fn validate_creation(&self, t: &mut WriteTarget<'_>, object: &mut Value) -> Result<(), Status> {
         if let Some(question) = &t.creation {
-            let refused = |why: String| Status::forbidden(&t.row.group, &t.row.plural, t.name, &why);
+            let refused = |why: NotPermitted| Status::forbidden(&t.row.group, &t.row.plural, t.name, &why.reason);
             self.permits.ask(question).await.map_err(refused)?;
         }
         self.validate_admission(t, Operation::Create, Some(object), None).await

@@ -128,7 +128,7 @@ impl Engine {
                     Some(row) => crd::convert::between(&*self.caller, &row, vec![object.clone()]).await,
                     None => Err(Status::not_found(&t.row.group, &t.row.plural, t.name)),
                 };
-                let converted = converted.map(|mut all| all.pop().unwrap_or_default()).map_err(|why| why.message);
+                let converted = converted.map(|mut all| all.pop().unwrap_or_default());
                 conversions.record(&object, api_version, converted);
             }
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use shared::status::field::{Error, Path};
 
 use super::{ClaimRule, Mapping};
-use crate::expressions::{self, Dialect, ResultType};
+use crate::expressions::{self, Dialect, ExpressionError, ResultType};
 use crate::machinery::tree;
 
 /// Compiles an expression; reports whether it can be, and an error when not.
@@ -16,9 +16,12 @@ fn compiles(dialect: Dialect, expression: &str, wanted: ResultType, path: Path, 
     match expressions::problem(dialect, expression, wanted) {
         None => true,
         Some(why) => {
-            // Of another type it is not said here which.
-            let short = if why.starts_with("must evaluate") { why.split(" but got ").next() } else { None };
-            errors.push(Error::invalid(path, expression, short.unwrap_or(&why)));
+            let why = match why {
+                // Of another type it is not said here which.
+                ExpressionError::ResultType { wanted, .. } => format!("must evaluate to {wanted}"),
+                why => why.to_string(),
+            };
+            errors.push(Error::invalid(path, expression, &why));
             false
         }
     }

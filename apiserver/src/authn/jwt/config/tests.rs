@@ -5,6 +5,7 @@ use super::*;
 fn file(jwt: &str) -> Result<Configured, String> {
     let text = format!("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{jwt}");
     load(text.as_bytes(), ConfigConditions { own: &["https://own".to_owned()], egress: true })
+        .map_err(|e| e.to_string())
 }
 
 fn issuer(issuer: &str, rest: &str) -> String {
@@ -98,7 +99,8 @@ fn egress_of_issuers_needs_its_feature_gate() {
     let text = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
     let said = |way: &str, egress| {
         let jwt = issuer(&format!("{GOOD}, egressSelectorType: {way}"), SUB);
-        load(format!("{text}{jwt}").as_bytes(), ConfigConditions { own: &[], egress }).err()
+        let loaded = load(format!("{text}{jwt}").as_bytes(), ConfigConditions { own: &[], egress });
+        loaded.err().map(|e| e.to_string())
     };
     let wrong = |way: &str, why: &str| format!("jwt[0].issuer.egressSelectorType: Invalid value: \"{way}\": {why}");
     let off = "egress selector is not supported when StructuredAuthenticationConfigurationEgressSelector feature gate is disabled";
@@ -114,7 +116,7 @@ fn egress_of_issuers_needs_its_feature_gate() {
 }
 
 fn flags(args: &[&str]) -> Result<Configured, String> {
-    from_flags(&FlagSet::of("kube-apiserver", args).expect("flags"), &[])
+    from_flags(&FlagSet::of("kube-apiserver", args).expect("flags"), &[]).map_err(|e| e.to_string())
 }
 
 #[test]
