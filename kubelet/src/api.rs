@@ -4,7 +4,7 @@
 
 use crate::env;
 use crate::events::{EventSink, EventType};
-use crate::objects::{NO_TRUST_BUNDLES, ObjectError, ObjectSource};
+use crate::objects::{CertificateError, NO_TRUST_BUNDLES, ObjectError, ObjectSource};
 use crate::pod_certificates::PodCertificates;
 use crate::pods;
 use crate::watched::{FollowedObjects, Key, Watching};
@@ -134,6 +134,11 @@ impl References {
     }
 }
 
+/// A strategy that there is not; upstream's text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown configmap and secret manager mode: {0}")]
+pub struct UnknownStrategy(String);
+
 /// Strategies of noticing changes of config maps and secrets: `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChangeDetection {
@@ -151,12 +156,12 @@ impl ChangeDetection {
     ///
     /// # Errors
     /// There is no such strategy.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, UnknownStrategy> {
         match text {
             "" | "Watch" => Ok(Self::Watch),
             "Cache" => Ok(Self::Cache),
             "Get" => Ok(Self::Get),
-            other => Err(format!("unknown configmap and secret manager mode: {other}")),
+            other => Err(UnknownStrategy(other.to_owned())),
         }
     }
 }
@@ -333,8 +338,8 @@ impl ObjectSource for ApiObjects {
         }
     }
 
-    fn pod_certificate(&self, pod: &Pod, volume: &str, source: usize) -> Result<(String, String), String> {
-        let certificates = self.certificates.as_ref().ok_or("unimplemented")?;
+    fn pod_certificate(&self, pod: &Pod, volume: &str, source: usize) -> Result<(String, String), CertificateError> {
+        let certificates = self.certificates.as_ref().ok_or(CertificateError::Unsupported)?;
         certificates.bundle(pod, volume, source)
     }
 

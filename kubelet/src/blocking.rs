@@ -4,6 +4,7 @@
 use std::io;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
 /// Longest wait for a thread of a lane.
 const WAIT: Duration = Duration::from_secs(30);
@@ -19,6 +20,20 @@ pub(crate) static WALKS: Lane = Lane::new("walks through folders", 4, WAIT);
 /// Removal of the trees of pods that are gone.
 pub(crate) static REMOVAL: Lane = Lane::new("removal of folders", 4, WAIT);
 
+/// Failures of work that blocks.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// Every thread of the lane of this name hangs.
+    #[error("timed out waiting for other operations of {0} that do not end")]
+    Hanging(&'static str),
+    /// The work failed.
+    #[error(transparent)]
+    Failed(#[from] io::Error),
+    /// The work panicked.
+    #[error(transparent)]
+    Panicked(#[from] JoinError),
+}
+
 /// A kind of work of which only so much blocks at a time. All of them together leave a quarter of the process' threads alone.
 pub(crate) struct Lane {
     name: &'static str,
@@ -31,17 +46,17 @@ impl Lane {
         Self { name, threads: Semaphore::const_new(threads), wait }
     }
 
-    /// Runs work that may block for ever: its result, with errors as text.
+    /// Runs work that may block for ever: its result.
     ///
     /// # Errors
     /// The work fails, or every thread of the lane hangs.
     pub(crate) async fn run<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, WorkError> {
         let waited = tokio::time::timeout(self.wait, self.threads.acquire()).await;
         let Ok(Ok(thread)) = waited else {
-            return Err(format!("timed out waiting for other operations of {} that do not end", self.name));
+            return Err(WorkError::Hanging(self.name));
         };
         blocking(move || {
             let _thread = thread;
@@ -51,14 +66,14 @@ impl Lane {
     }
 }
 
-/// Runs work that blocks: its result, with errors as text.
+/// Runs work that blocks: its result.
+///
+/// # Errors
+/// The work fails or panics.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<T, String> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
-    }
+) -> Result<T, WorkError> {
+    Ok(tokio::task::spawn_blocking(work).await??)
 }
 
 #[cfg(test)]
@@ -85,8 +100,9 @@ mod tests {
             beginning.recv().await.expect("begun");
         }
         let refused = HUNG.run(|| Ok(())).await;
-        assert_eq!(refused, Err("timed out waiting for other operations of tests that do not end".to_owned()));
-        assert_eq!(OTHER.run(|| Ok(1)).await, Ok(1));
+        let refused = refused.expect_err("every thread hangs").to_string();
+        assert_eq!(refused, "timed out waiting for other operations of tests that do not end");
+        assert_eq!(OTHER.run(|| Ok(1)).await.expect("another lane"), 1);
         // Either may be the one that waits first.
         for _ in &hanging {
             release.send(()).expect("they wait");
@@ -94,8 +110,9 @@ mod tests {
         for work in hanging {
             work.await.expect("ended").expect("done");
         }
-        assert_eq!(HUNG.run(|| Ok(2)).await, Ok(2));
-        assert_eq!(HUNG.run(|| Err::<(), _>(io::Error::other("no"))).await, Err("no".to_owned()));
+        assert_eq!(HUNG.run(|| Ok(2)).await.expect("done"), 2);
+        let failed = HUNG.run(|| Err::<(), _>(io::Error::other("no"))).await;
+        assert!(matches!(&failed, Err(WorkError::Failed(error)) if error.to_string() == "no"), "{failed:?}");
     }
 
     #[test]

@@ -29,11 +29,11 @@ impl Exclusive {
         let nodes = NumaNodes::read(system).context("failed to read NUMA nodes")?;
         let placement = kubelet.topology(&config.gates).map_err(anyhow::Error::msg)?;
         let topology = TopologyManager::new(&placement, &nodes).map_err(anyhow::Error::msg)?;
-        let failed = |error: String| anyhow!("Failed to start ContainerManager: {error}");
         let cpus = Cpus::new(&settings.root_dir, system, &kubelet.cpus(&config.gates), topology.policy())
-            .map_err(|error| failed(format!("start cpu manager error: {error}")))?;
+            .map_err(|error| anyhow!("Failed to start ContainerManager: start cpu manager error: {error}"))?;
         let kept = resources::kept_memory(machine, &settings.resources);
-        let memory = MemoryManager::new(&settings.root_dir, &nodes, &kubelet.memory(kept)).map_err(failed)?;
+        let memory = MemoryManager::new(&settings.root_dir, &nodes, &kubelet.memory(kept))
+            .map_err(|error| anyhow!("Failed to start ContainerManager: {error}"))?;
         Ok(Self { nodes: nodes.ids(), topology, cpus, memory })
     }
 }

@@ -39,11 +39,11 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> 
 ///
 /// # Errors
 /// The file cannot be read, or is no such document.
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string()),
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).map(Some)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }
 
@@ -64,11 +64,11 @@ mod tests {
         for number in [1, 2] {
             write_json(&path, &number).expect("written");
             assert_eq!(fs::read_to_string(&path).expect("read"), number.to_string());
-            assert_eq!(read_json(&path), Ok(Some(number)));
+            assert_eq!(read_json(&path).expect("read"), Some(number));
         }
         assert!(!draft(&path).exists());
         write_json(&folder.join("none/document"), &1).expect_err("no folder");
-        assert_eq!(read_json::<u32>(&folder.join("none/document")), Ok(None));
+        assert_eq!(read_json::<u32>(&folder.join("none/document")).expect("nothing"), None);
         read_json::<String>(&path).expect_err("a number");
         read_json::<u32>(&folder).expect_err("a folder");
     }

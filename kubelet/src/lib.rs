@@ -5,6 +5,7 @@
 pub mod api;
 mod blocking;
 mod bounded;
+mod calls;
 pub mod certs;
 pub mod config;
 pub mod cpus;

@@ -37,6 +37,20 @@ pub enum ObjectError {
     Other(String),
 }
 
+/// Reasons why a pod has no certificate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    /// The kubelet asks for none: the gate is off, or there is no API server.
+    #[error("unimplemented")]
+    Unsupported,
+    /// Asked for, and not issued yet.
+    #[error("credential bundle is not issued yet")]
+    NotIssued,
+    /// The request was refused; upstream's text.
+    #[error("{0}")]
+    Refused(String),
+}
+
 /// Getter for objects that pods refer to. Cached by the implementation, which answers with what it read last while the API
 /// server cannot be asked; calls may block on the network. Without an API server there is nothing.
 #[async_trait]
@@ -79,8 +93,8 @@ pub trait ObjectSource: Send + Sync {
         Err(ObjectError::Other(NO_TRUST_BUNDLES.to_owned()))
     }
     /// Private key and chain of certificates, in PEM, of a source of a pod's projected volume.
-    fn pod_certificate(&self, _pod: &Pod, _volume: &str, _source: usize) -> Result<(String, String), String> {
-        Err("unimplemented".to_owned())
+    fn pod_certificate(&self, _pod: &Pod, _volume: &str, _source: usize) -> Result<(String, String), CertificateError> {
+        Err(CertificateError::Unsupported)
     }
     /// Numbers of such sources of pods, by signer and state.
     fn pod_certificates(&self, _pods: &[Arc<Pod>]) -> BTreeMap<(String, &'static str), usize> {

@@ -637,10 +637,10 @@ fn user_namespaces(
         return Ok(None);
     }
     let per_pod = config.kubelet.user_namespaces.as_ref().and_then(|namespaces| namespaces.ids_per_pod);
-    let made = userns::IdRange::of_node(&machine.kernel_version)
-        .map_err(|error| format!("kubelet mappings: {error}"))
-        .and_then(|ids| UserNamespaces::new(&settings.root_dir, ids, per_pod, config.kubelet.max_pods));
     let failed = "failed to run Kubelet: failed to create kubelet: create user namespace manager";
+    let ids = userns::IdRange::of_node(&machine.kernel_version)
+        .map_err(|error| anyhow::anyhow!("{failed}: kubelet mappings: {error}"))?;
+    let made = UserNamespaces::new(&settings.root_dir, ids, per_pod, config.kubelet.max_pods);
     made.map(Some).map_err(|error| anyhow::anyhow!("{failed}: {error}"))
 }
 

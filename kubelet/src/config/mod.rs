@@ -14,7 +14,7 @@ use crate::images::pulled::Verification;
 use crate::memory::{MemoryConfig, MemoryReservation};
 use crate::resources::{CgroupVersion, ResourceConfig};
 use crate::settings::{ContainerGcPolicy, ExclusiveResources, Settings};
-use crate::topology::TopologyConfig;
+use crate::topology::{TopologyConfig, TopologyError};
 use anyhow::bail;
 use duration::GoDuration;
 use k8s_openapi::api::core::v1::Taint;
@@ -481,15 +481,12 @@ impl KubeletConfiguration {
     ///
     /// # Errors
     /// Options are set that a feature gate forbids; upstream's text.
-    pub fn topology(&self, gates: &FeatureGates) -> Result<TopologyConfig, String> {
+    pub fn topology(&self, gates: &FeatureGates) -> Result<TopologyConfig, TopologyError> {
         let gate = "TopologyManagerPolicyOptions";
         let options = &self.topology_manager_policy_options;
         if !gates.enabled(gate) && !options.is_empty() {
             let options: Vec<String> = options.iter().map(|(name, value)| format!("{name}:{value}")).collect();
-            return Err(format!(
-                "topology manager policy options map[{}] require feature gates \"{gate}\" enabled",
-                options.join(" ")
-            ));
+            return Err(TopologyError::OptionsDisabled { options: options.join(" "), gate });
         }
         Ok(TopologyConfig {
             policy: self.topology_manager_policy.clone(),

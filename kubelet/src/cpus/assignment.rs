@@ -1,5 +1,6 @@
 //! Choice of processors: as few places as possible, the fullest first. Pure; upstream's `cpu_assignment.go`, packed.
 
+use super::error::TakeError;
 use super::machine::{CpuPlace, Topology};
 use super::set::CpuSet;
 use std::collections::BTreeMap;
@@ -44,18 +45,18 @@ struct CpuSearch<'a> {
     needed: usize,
 }
 
-/// The error for too few processors; upstream's text.
-pub(super) fn shortage(number: usize, available: usize) -> String {
-    format!("not enough cpus available to satisfy request: requested={number}, available={available}")
-}
-
 /// Takes processors out of those that are available. Upstream's `takeByTopologyNUMAPacked`.
 ///
 /// # Errors
 /// There are not enough; upstream's text.
-pub(super) fn take(topology: &Topology, available: &CpuSet, number: usize, packing: Packing) -> Result<CpuSet, String> {
+pub(super) fn take(
+    topology: &Topology,
+    available: &CpuSet,
+    number: usize,
+    packing: Packing,
+) -> Result<CpuSet, TakeError> {
     if available.len() < number {
-        return Err(shortage(number, available.len()));
+        return Err(TakeError::TooFew { number, available: available.len() });
     }
     let mut search = CpuSearch { topology, free: available.clone(), taken: CpuSet::default(), needed: number };
     for level in search.levels() {
@@ -186,7 +187,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn taken(topology: &Topology, available: &str, number: usize) -> Result<String, String> {
-        take(topology, &available.parse().expect("a set"), number, Packing::Cores).map(|set| set.to_string())
+        let taken = take(topology, &available.parse().expect("a set"), number, Packing::Cores);
+        taken.map(|set| set.to_string()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! Upstream keeps combinations of nodes in memory that later ones overwrite, so that on machines with more than four nodes
 //! it now and then takes another combination than the one it found best. Here the best one is taken.
 
-use super::assignment::{self, Level, Packing, shortage};
+use super::assignment::{self, Level, Packing};
+use super::error::TakeError;
 use super::machine::Topology;
 use super::set::CpuSet;
 use crate::topology::combinations;
@@ -35,13 +36,13 @@ struct Distribution<'a> {
 ///
 /// # Errors
 /// There are not enough; upstream's text.
-pub(super) fn take(topology: &Topology, available: &CpuSet, number: usize, group: usize) -> Result<CpuSet, String> {
+pub(super) fn take(topology: &Topology, available: &CpuSet, number: usize, group: usize) -> Result<CpuSet, TakeError> {
     let packed = || assignment::take(topology, available, number, Packing::Cores);
     if group == 0 || !number.is_multiple_of(group) || number == 0 {
         return packed();
     }
     if available.len() < number {
-        return Err(shortage(number, available.len()));
+        return Err(TakeError::TooFew { number, available: available.len() });
     }
     let distribution = Distribution::new(topology, available, number, group);
     let sizes = distribution.sizes();
@@ -135,9 +136,9 @@ impl<'a> Distribution<'a> {
         Some(deviation(&left))
     }
 
-    fn carry_out(&self, plan: &Plan) -> Result<CpuSet, String> {
+    fn carry_out(&self, plan: &Plan) -> Result<CpuSet, TakeError> {
         let mut taken = CpuSet::default();
-        let mut give = |node: u32, number: usize| -> Result<bool, String> {
+        let mut give = |node: u32, number: usize| -> Result<bool, TakeError> {
             let free = self.free.get(&node).map(|cpus| cpus.difference(&taken)).unwrap_or_default();
             if free.len() < number {
                 return Ok(false);
@@ -157,7 +158,7 @@ impl<'a> Distribution<'a> {
                 }
             }
             if rest == before {
-                return Err(format!("accounting error, not enough CPUs allocated, remaining: {rest}"));
+                return Err(TakeError::Accounting(rest));
             }
         }
         Ok(taken)

@@ -6,12 +6,14 @@
 
 mod assignment;
 mod distribution;
+mod error;
 mod machine;
 mod options;
 mod policy;
 mod set;
 mod state;
 
+pub use error::CpuError;
 pub use set::CpuSet;
 
 use crate::cri::{Runtime, labels, v1};
@@ -75,31 +77,24 @@ fn static_policy(
     config: &CpuConfig,
     topology: Topology,
     placement: topology::TopologyPolicy,
-) -> Result<Policy, String> {
+) -> Result<Policy, CpuError> {
     let options = Options::parse(&config.options, &config.gates)?;
     options.suit(&topology, placement)?;
     let mut policy = Policy { topology, reserved: CpuSet::default(), options };
     let all = policy.topology.all();
     let number = reserved_number(&config.amounts);
     policy.reserved = match config.reserved.as_str() {
-        "" if number == 0 => {
-            let text = "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero";
-            return Err(format!("[cpumanager] {text}"));
-        }
+        "" if number == 0 => return Err(CpuError::NothingReserved),
         "" => policy.take(&all, number).unwrap_or_default(),
         named => named.parse()?,
     };
-    let (reserved, size) = (&policy.reserved, policy.reserved.len());
+    let size = policy.reserved.len();
     if size == 0 || config.reserved.is_empty() && size != number {
-        return Err(format!(
-            "[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {number})"
-        ));
+        return Err(CpuError::ReservedNumber { reserved: policy.reserved, number });
     }
-    let unknown = reserved.difference(&all).ids().next();
+    let unknown = policy.reserved.difference(&all).ids().next();
     if let Some(cpu) = unknown {
-        return Err(format!(
-            "[cpumanager] unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: {cpu}"
-        ));
+        return Err(CpuError::UnknownCpu(cpu));
     }
     Ok(policy)
 }
@@ -114,25 +109,18 @@ impl Cpus {
         system: &Path,
         config: &CpuConfig,
         placement: topology::TopologyPolicy,
-    ) -> Result<Arc<Self>, String> {
+    ) -> Result<Arc<Self>, CpuError> {
         let file = root.join(FILE);
         let policy = match config.policy.as_str() {
             "" | NONE => None,
             STATIC => {
-                let topology =
-                    Topology::read(system).map_err(|error| format!("failed to detect the topology: {error}"))?;
+                let topology = Topology::read(system).map_err(CpuError::Topology)?;
                 Some(static_policy(config, topology, placement)?)
             }
-            other => return Err(format!("unknown policy: {other:?}")),
+            other => return Err(CpuError::UnknownPolicy(other.to_owned())),
         };
         let name = if policy.is_some() { STATIC } else { NONE };
-        let left = State::read(&file, name).map_err(|error| {
-            format!(
-                "could not restore state from checkpoint: {error}, please drain this node and delete the CPU manager \
-                 checkpoint file {:?} before restarting Kubelet",
-                file.display().to_string()
-            )
-        })?;
+        let left = State::read(&file, name).map_err(|cause| CpuError::Restore { file: file.clone(), cause })?;
         let state = match &policy {
             Some(policy) => policy.start(left)?,
             None => State::default(),
@@ -290,7 +278,7 @@ mod tests {
         let new = |root: &Path, config: &CpuConfig| {
             Cpus::new(root, Path::new("/nonexistent"), config, topology::TopologyPolicy::None)
         };
-        let failure = |policy: &str| new(root.path(), &config(policy)).err();
+        let failure = |policy: &str| new(root.path(), &config(policy)).err().map(|error| error.to_string());
         assert_eq!(failure("magic").as_deref(), Some("unknown policy: \"magic\""));
         assert!(failure("static").is_some_and(|error| error.starts_with("failed to detect the topology")));
         let none = new(root.path(), &config("none")).expect("no policy");
@@ -303,14 +291,14 @@ mod tests {
         let needs = policy(&config("static")).expect_err("nothing is reserved");
         let text =
             "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero";
-        assert_eq!(needs, text);
+        assert_eq!(needs.to_string(), text);
         let named = |reserved: &str| policy(&CpuConfig { reserved: reserved.to_owned(), ..config("static") });
         let unknown = "unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: 4";
-        assert_eq!(named("0-9").expect_err("there are four"), format!("[cpumanager] {unknown}"));
+        assert_eq!(named("0-9").expect_err("there are four").to_string(), format!("[cpumanager] {unknown}"));
         assert_eq!(named("2").expect("a policy").reserved.to_string(), "2");
         let amounts = [BTreeMap::from([("cpu".to_owned(), "5".to_owned())]), BTreeMap::new()];
         let many = policy(&CpuConfig { amounts, ..config("static") }).expect_err("there are four");
         let text = "unable to reserve the required amount of CPUs (size of  did not equal 5)";
-        assert_eq!(many, format!("[cpumanager] {text}"));
+        assert_eq!(many.to_string(), format!("[cpumanager] {text}"));
     }
 }

@@ -2,6 +2,7 @@
 //! Answers for upstream's `policy_options.go` of the CPU manager (`NewStaticPolicyOptions`).
 
 use super::assignment::Level;
+use super::error::OptionError;
 use super::machine::Topology;
 use crate::topology;
 use shared::flags::{FeatureGates, parse_bool};
@@ -33,17 +34,17 @@ pub(super) struct Options {
 }
 
 /// Checks that an option is known and that its level's feature gate is on.
-fn check(name: &str, gates: &FeatureGates) -> Result<(), String> {
+fn check(name: &str, gates: &FeatureGates) -> Result<(), OptionError> {
     let level = match name {
         WHOLE_CORES | STRICT => return Ok(()),
         ACROSS_NODES | BY_CACHE => "Beta",
         BY_SOCKET | ACROSS_CORES => "Alpha",
-        _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
+        _ => return Err(OptionError::Unknown(name.to_owned())),
     };
     if gates.enabled(&format!("CPUManagerPolicy{level}Options")) {
         return Ok(());
     }
-    Err(format!("CPU Manager Policy {level}-level Options not enabled, but option {name:?} provided"))
+    Err(OptionError::Disabled { level, name: name.to_owned() })
 }
 
 impl Options {
@@ -52,11 +53,11 @@ impl Options {
     /// # Errors
     /// An option that there is not or that is not enabled, a value that is none, or options that exclude each other;
     /// upstream's texts.
-    pub(super) fn parse(options: &BTreeMap<String, String>, gates: &FeatureGates) -> Result<Self, String> {
+    pub(super) fn parse(options: &BTreeMap<String, String>, gates: &FeatureGates) -> Result<Self, OptionError> {
         let mut found = Self::default();
         for (name, value) in options {
             check(name, gates)?;
-            let is_on = parse_bool(value).map_err(|error| format!("bad value for option {name:?}: {error}"))?;
+            let is_on = parse_bool(value).map_err(|cause| OptionError::Value { name: name.clone(), cause })?;
             match name.as_str() {
                 WHOLE_CORES => found.whole_cores = is_on,
                 ACROSS_NODES => found.across_nodes = is_on,
@@ -64,7 +65,7 @@ impl Options {
                 ACROSS_CORES => found.across_cores = is_on,
                 STRICT => found.strict_reservation = is_on,
                 BY_CACHE => found.by_cache = is_on,
-                other => return Err(format!("unsupported cpumanager option: {other:?} ({value})")),
+                _ => return Err(OptionError::Unsupported { name: name.clone(), value: value.clone() }),
             }
         }
         for (are_both, one, other) in [
@@ -74,7 +75,7 @@ impl Options {
             (found.by_cache && found.across_nodes, BY_CACHE, ACROSS_NODES),
         ] {
             if are_both {
-                return Err(format!("static policy options {one} and {other} can not be used at the same time"));
+                return Err(OptionError::Exclusive(one, other));
             }
         }
         Ok(found)
@@ -84,20 +85,15 @@ impl Options {
     ///
     /// # Errors
     /// They do not; upstream's texts.
-    pub(super) fn suit(self, machine: &Topology, policy: topology::TopologyPolicy) -> Result<(), String> {
+    pub(super) fn suit(self, machine: &Topology, policy: topology::TopologyPolicy) -> Result<(), OptionError> {
         if !self.align_by_socket {
             return Ok(());
         }
         if policy == topology::TopologyPolicy::SingleNumaNode {
-            return Err(format!(
-                "Topolgy manager single-numa-node policy is incompatible with CPUManager {BY_SOCKET} policy option"
-            ));
+            return Err(OptionError::SingleNode(BY_SOCKET));
         }
         if machine.count(Level::Socket) > machine.count(Level::Node) {
-            return Err(
-                "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA"
-                    .to_owned(),
-            );
+            return Err(OptionError::MoreSockets);
         }
         Ok(())
     }
@@ -108,7 +104,7 @@ mod tests {
     use super::super::machine::tests::shape;
     use super::*;
 
-    fn parse(options: &[(&str, &str)], gates: &[(&str, bool)]) -> Result<Options, String> {
+    fn parse(options: &[(&str, &str)], gates: &[(&str, bool)]) -> Result<Options, OptionError> {
         let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let gates = gates.iter().map(|(name, is_on)| ((*name).to_owned(), *is_on)).collect();
         Options::parse(&options, &FeatureGates::default().with(&gates).expect("gates"))
@@ -147,7 +143,7 @@ mod tests {
             (&[(BY_CACHE, "true"), (ACROSS_CORES, "true")], &alpha, both(BY_CACHE, ACROSS_CORES)),
             (&[(BY_CACHE, "true"), (ACROSS_NODES, "true")], &[], both(BY_CACHE, ACROSS_NODES)),
         ] {
-            assert_eq!(parse(options, gates), Err(expected));
+            assert_eq!(parse(options, gates).expect_err(&expected).to_string(), expected);
         }
     }
 
@@ -156,10 +152,9 @@ mod tests {
         let options = Options { align_by_socket: true, ..Options::default() };
         let (large, odd) = (shape([2, 4, 8, 1, 0]), shape([4, 2, 8, 1, 0]));
         assert_eq!(options.suit(&large, topology::TopologyPolicy::Restricted), Ok(()));
-        assert!(options.suit(&odd, topology::TopologyPolicy::None).expect_err("odd").starts_with("Align by socket"));
-        let single =
-            options.suit(&large, topology::TopologyPolicy::SingleNumaNode).expect_err("they exclude each other");
-        assert!(single.starts_with("Topolgy manager single-numa-node"), "{single}");
+        assert_eq!(options.suit(&odd, topology::TopologyPolicy::None), Err(OptionError::MoreSockets));
+        let single = options.suit(&large, topology::TopologyPolicy::SingleNumaNode);
+        assert_eq!(single, Err(OptionError::SingleNode(BY_SOCKET)), "they exclude each other");
         assert_eq!(Options::default().suit(&odd, topology::TopologyPolicy::SingleNumaNode), Ok(()));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::assignment::{self, Level, Packing};
 use super::distribution;
+use super::error::{StateError, TakeError};
 use super::machine::Topology;
 use super::options::Options;
 use super::set::CpuSet;
@@ -46,38 +47,34 @@ impl Policy {
     ///
     /// # Errors
     /// It was left on another machine, or with another reservation; upstream's texts.
-    pub(super) fn start(&self, left: Option<State>) -> Result<State, String> {
+    pub(super) fn start(&self, left: Option<State>) -> Result<State, StateError> {
         let usable = self.usable();
         let Some(left) = left.filter(|left| !left.shared.is_empty() || !left.exclusive.is_empty()) else {
             return Ok(State { shared: usable, exclusive: BTreeMap::new() });
         };
         if left.shared.is_empty() {
-            return Err("default cpuset cannot be empty".to_owned());
+            return Err(StateError::NothingShared);
         }
         let (reserved, shared) = (&self.reserved, &left.shared);
         let of_both = reserved.intersection(shared);
         if self.options.strict_reservation && !of_both.is_empty() {
-            let (of_both, shared) = (of_both.to_string(), shared.to_string());
-            return Err(format!(
-                "some of strictly reserved cpus: {of_both:?} are present in defaultCpuSet: {shared:?}"
-            ));
+            return Err(StateError::ReservedShared { both: of_both.to_string(), shared: shared.to_string() });
         }
         if !self.options.strict_reservation && of_both != *reserved {
             let (reserved, shared) = (reserved.to_string(), shared.to_string());
-            return Err(format!("not all reserved cpus: {reserved:?} are present in defaultCpuSet: {shared:?}"));
+            return Err(StateError::ReservedMissing { reserved, shared });
         }
         for ((uid, container), cpus) in &left.exclusive {
             if !shared.intersection(cpus).is_empty() {
                 let (cpus, shared) = (cpus.to_string(), shared.to_string());
-                return Err(format!(
-                    "pod: {uid}, container: {container} cpuset: {cpus:?} overlaps with default cpuset {shared:?}"
-                ));
+                let (uid, container) = (uid.clone(), container.clone());
+                return Err(StateError::OwnShared { uid, container, cpus, shared });
             }
         }
         let known = left.exclusive.values().fold(shared.clone(), |known, cpus| known.union(cpus));
         if known != usable {
             let (usable, known) = (usable.to_string(), known.to_string());
-            return Err(format!("current set of available CPUs {usable:?} doesn't match with CPUs in state {known:?}"));
+            return Err(StateError::OtherMachine { usable, known });
         }
         Ok(left)
     }
@@ -189,7 +186,7 @@ impl Policy {
     ///
     /// # Errors
     /// There are not enough; upstream's text.
-    pub(super) fn take(&self, available: &CpuSet, number: usize) -> Result<CpuSet, String> {
+    pub(super) fn take(&self, available: &CpuSet, number: usize) -> Result<CpuSet, TakeError> {
         let options = self.options;
         if options.across_nodes {
             let group = if options.whole_cores { self.topology.per(Level::Core) } else { 1 };
@@ -397,7 +394,7 @@ mod tests {
                 Some("current set of available CPUs \"0-7\" doesn't match with CPUs in state \"0-8\""),
             ),
         ] {
-            assert_eq!(policy.start(Some(left)).err().as_deref(), expected);
+            assert_eq!(policy.start(Some(left)).err().map(|error| error.to_string()).as_deref(), expected);
         }
     }
 

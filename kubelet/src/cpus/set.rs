@@ -1,6 +1,7 @@
 //! Sets of processors in the kernel's notation: `0-3,8`.
 //! Answers for `k8s.io/utils/cpuset`.
 
+use super::error::InvalidSet;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -50,10 +51,10 @@ impl FromIterator<u32> for CpuSet {
 }
 
 impl FromStr for CpuSet {
-    type Err = String;
+    type Err = InvalidSet;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("invalid set of processors {text:?}");
+    fn from_str(text: &str) -> Result<Self, InvalidSet> {
+        let invalid = || InvalidSet(text.to_owned());
         let mut cpus = BTreeSet::new();
         for range in text.trim().split(',').filter(|range| !range.is_empty()) {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -91,6 +92,7 @@ mod tests {
     #[test]
     fn lists_are_read_and_written_as_the_kernel_does() {
         for (text, expected) in [("", Ok("")), ("0-3,8", Ok("0-3,8")), ("3,1,2\n", Ok("1-3")), ("7", Ok("7"))] {
+            let expected: Result<&str, InvalidSet> = expected;
             assert_eq!(text.parse::<CpuSet>().map(|set| set.to_string()), expected.map(str::to_owned), "{text}");
         }
         for text in ["3-1", "a", "1-", "-1", "0-4294967295", "1 2"] {

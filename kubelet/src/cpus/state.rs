@@ -1,5 +1,6 @@
 //! Processors that containers have to themselves, and their checkpoint in upstream's form, `cpu_manager_state`.
 
+use super::error::CheckpointError;
 use super::set::CpuSet;
 use crate::files;
 use serde::{Deserialize, Serialize};
@@ -90,14 +91,14 @@ impl State {
     ///
     /// # Errors
     /// It is damaged, or another policy's.
-    pub(super) fn read(file: &Path, policy: &str) -> Result<Option<Self>, String> {
+    pub(super) fn read(file: &Path, policy: &str) -> Result<Option<Self>, CheckpointError> {
         let Some(checkpoint) = files::read_json::<Checkpoint>(file)? else { return Ok(None) };
-        let known = &checkpoint.policy_name;
-        if known != policy {
-            return Err(format!("configured policy {policy:?} differs from state checkpoint policy {known:?}"));
+        if checkpoint.policy_name != policy {
+            let (policy, known) = (policy.to_owned(), checkpoint.policy_name);
+            return Err(CheckpointError::OtherPolicy { policy, known });
         }
         if checkpoint.checksum != 0 && checkpoint.checksum != checkpoint.checksum() {
-            return Err("checkpoint is corrupted".to_owned());
+            return Err(CheckpointError::Corrupt);
         }
         let mut exclusive = BTreeMap::new();
         for (uid, containers) in checkpoint.entries {
@@ -139,14 +140,14 @@ mod tests {
         );
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("cpu_manager_state");
-        assert_eq!(State::read(&file, "static"), Ok(None));
+        assert_eq!(State::read(&file, "static").expect("nothing"), None);
         state.write(&file, "static").expect("written");
-        assert_eq!(State::read(&file, "static"), Ok(Some(state.clone())));
+        assert_eq!(State::read(&file, "static").expect("read"), Some(state.clone()));
         let other = "configured policy \"none\" differs from state checkpoint policy \"static\"";
-        assert_eq!(State::read(&file, "none"), Err(other.to_owned()));
+        assert_eq!(State::read(&file, "none").expect_err("another").to_string(), other);
         let text = fs::read_to_string(&file).expect("read").replace("2-3", "2-5");
         fs::write(&file, text).expect("written");
-        assert_eq!(State::read(&file, "static"), Err("checkpoint is corrupted".to_owned()));
+        assert_eq!(State::read(&file, "static").expect_err("damaged").to_string(), "checkpoint is corrupted");
         assert!(state.retain(|uid| uid != "u") && !state.retain(|_| true));
         assert_eq!(state.shared.to_string(), "0-3,5-7");
     }

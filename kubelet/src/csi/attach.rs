@@ -1,7 +1,7 @@
 //! Volumes that have to be attached to the node before they are mounted: the controller manager attaches them, and detaches
 //! what the node does not report in use. Upstream's `VerifyControllerAttachedVolume` and `csi_attacher.go`.
 
-use super::error::VolumeFailure;
+use super::error::{AttachError, VolumeFailure};
 use super::operations::Csi;
 use super::volume::{self, Lifecycle, Volume};
 use crate::objects::{ObjectError, ObjectSource};
@@ -50,16 +50,16 @@ fn step(node: Option<&Node>, volume: &str) -> AttachProgress {
 }
 
 /// Reads an attachment: what the attacher tells the driver's node service; none as long as it is not attached.
-fn outcome(attachment: &VolumeAttachment) -> Result<Option<BTreeMap<String, String>>, String> {
+fn outcome(attachment: &VolumeAttachment) -> Result<Option<BTreeMap<String, String>>, AttachError> {
     if attachment.metadata.deletion_timestamp.is_some() {
-        return Err("volume attachment is being deleted".to_owned());
+        return Err(AttachError::Deleted);
     }
     let Some(status) = &attachment.status else { return Ok(None) };
     if status.attached {
         return Ok(Some(status.attachment_metadata.clone().unwrap_or_default()));
     }
     match status.attach_error.as_ref().and_then(|error| error.message.clone()) {
-        Some(message) => Err(message),
+        Some(message) => Err(AttachError::Driver(message)),
         None => Ok(None),
     }
 }
@@ -149,24 +149,24 @@ impl Attachments {
         objects: &dyn ObjectSource,
         volume: &Volume,
         node_name: &str,
-    ) -> Result<BTreeMap<String, String>, String> {
+    ) -> Result<BTreeMap<String, String>, AttachError> {
         let waited = tokio::time::timeout(TIMEOUT, self.attached(objects, volume, node_name)).await;
-        waited.unwrap_or_else(|_| Err("timed out waiting for the condition".to_owned()))
+        waited.unwrap_or(Err(AttachError::Late))
     }
 
     /// Waits until the node's status tells that a volume in use is attached, where the controller manager attaches volumes.
-    pub(super) async fn wait_for_controller(&self, unique: &str) -> Result<(), String> {
+    pub(super) async fn wait_for_controller(&self, unique: &str) -> Result<(), AttachError> {
         let waited = tokio::time::timeout(TIMEOUT, self.reported(unique)).await;
-        waited.unwrap_or_else(|_| Err("timed out waiting for the condition".to_owned()))
+        waited.unwrap_or(Err(AttachError::Late))
     }
 
-    async fn reported(&self, unique: &str) -> Result<(), String> {
+    async fn reported(&self, unique: &str) -> Result<(), AttachError> {
         if !self.is_managed {
             return Ok(());
         }
         let mut nodes = self.node.subscribe();
         let attached = nodes.wait_for(|node| step(node.as_deref(), unique) == AttachProgress::Attached).await;
-        attached.map(drop).map_err(|error| error.to_string())
+        Ok(attached.map(drop)?)
     }
 
     async fn attached(
@@ -174,7 +174,7 @@ impl Attachments {
         objects: &dyn ObjectSource,
         volume: &Volume,
         node_name: &str,
-    ) -> Result<BTreeMap<String, String>, String> {
+    ) -> Result<BTreeMap<String, String>, AttachError> {
         let name = volume.attachment(node_name);
         self.reported(&volume.unique_name()).await?;
         loop {
@@ -185,9 +185,8 @@ impl Attachments {
                     }
                 }
                 Err(ObjectError::NotFound { .. }) if !self.is_managed => {}
-                Err(error) => {
-                    let handle = &volume.handle;
-                    return Err(format!("volume {handle} has GET error for volume attachment {name}: {error}"));
+                Err(cause) => {
+                    return Err(AttachError::Read { handle: volume.handle.clone(), attachment: name, cause });
                 }
             }
             tokio::time::sleep(PERIOD).await;
@@ -232,7 +231,7 @@ impl Csi {
 /// Volumes of other plugins that wait for the controller manager as those of drivers do.
 impl Csi {
     /// Waits until another plugin's volume is attached to the node for a pod. May be given up at any time.
-    pub(crate) async fn wait_for_controller(&self, uid: &str, unique: &str) -> Result<(), String> {
+    pub(crate) async fn wait_for_controller(&self, uid: &str, unique: &str) -> Result<(), AttachError> {
         self.attachments.use_by(unique, uid);
         self.attachments.wait_for_controller(unique).await
     }
@@ -286,7 +285,7 @@ mod tests {
             (deleted, json!({"attached": true}), Err("volume attachment is being deleted")),
         ] {
             let read = outcome(&attachment(metadata, status.clone())).map(|found| found.map(|metadata| metadata.len()));
-            assert_eq!(read, expected.map_err(str::to_owned), "{status}");
+            assert_eq!(read.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{status}");
         }
     }
 

@@ -5,7 +5,7 @@ use super::v1;
 use super::v1::node_client::NodeClient;
 use super::v1::node_service_capability::{Type, rpc};
 use crate::bounded::Bounded;
-use crate::plugins::{channel, metrics};
+use crate::plugins::{SocketError, channel, metrics};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl From<Status> for CallError {
 
 impl Driver {
     /// A driver behind a socket, connected when it is first called.
-    pub(super) fn new(name: &str, endpoint: &Path) -> Result<Self, String> {
+    pub(super) fn new(name: &str, endpoint: &Path) -> Result<Self, SocketError> {
         let client = NodeClient::new(channel(endpoint)?);
         Ok(Self { name: name.to_owned(), endpoint: endpoint.to_path_buf(), client, is_migrated: false })
     }

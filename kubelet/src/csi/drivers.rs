@@ -1,9 +1,10 @@
 //! The drivers that have registered.
 
 use super::driver::Driver;
-use super::node::NodeObjects;
+use super::error::{CallError, NotRegistered};
+use super::node::{NodeError, NodeObjects};
 use crate::objects::ObjectSource;
-use crate::plugins::{Handler, Plugin};
+use crate::plugins::{Handler, HandlerError, Plugin};
 use async_trait::async_trait;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
@@ -18,6 +19,23 @@ pub const KIND: &str = "CSIPlugin";
 const LOOK: Duration = Duration::from_secs(10);
 /// First and longest wait for the node to be there.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Reasons why a driver is not taken in.
+#[derive(Debug, thiserror::Error)]
+enum DriverError {
+    /// No name.
+    #[error("CSI driver has no name")]
+    NoName,
+    /// Other versions of CSI than the kubelet's: these.
+    #[error("none of the CSI versions reported by this driver are supported: {0:?}")]
+    Versions(Vec<String>),
+    /// No answer about the node.
+    #[error("error calling NodeGetInfo: {0}")]
+    Info(#[from] CallError),
+    /// The API server cannot be told of it.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+}
 
 /// Drivers by name.
 pub struct Drivers {
@@ -62,7 +80,7 @@ impl Drivers {
                 objects.initialize().await
             };
             let Err(error) = made else { return };
-            tracing::info!(error, "Failed to initialize CSINode, will retry");
+            tracing::info!(%error, "Failed to initialize CSINode, will retry");
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY.1),
@@ -71,9 +89,9 @@ impl Drivers {
     }
 
     /// A driver, if it has registered.
-    pub(super) fn get(&self, name: &str) -> Result<Driver, String> {
+    pub(super) fn get(&self, name: &str) -> Result<Driver, NotRegistered> {
         let known = self.known.lock().get(name).cloned();
-        known.ok_or_else(|| format!("driver name {name} not found in the list of registered CSI drivers"))
+        known.ok_or_else(|| NotRegistered(name.to_owned()))
     }
 
     /// Asks drivers again for the number of volumes that they can have on the node, each in the period of its `CSIDriver`, until
@@ -104,24 +122,25 @@ impl Drivers {
     /// Asks a driver again for the number of volumes that it can have on the node.
     pub(super) async fn update_one(&self, name: &str) {
         let Ok(driver) = self.get(name) else { return };
-        let updated = async {
-            let info = driver.info().await.map_err(|error| format!("error calling NodeGetInfo: {error}"))?;
+        let updated: Result<(), DriverError> = async {
+            let info = driver.info().await?;
             let _telling = self.telling.lock().await;
             match &self.objects {
-                Some(objects) => objects.update(name, &info).await,
+                Some(objects) => Ok(objects.update(name, &info).await?),
                 None => Ok(()),
             }
-        };
-        if let Err(error) = updated.await {
-            tracing::error!(driver = name, error, "Failed to update CSIDriver");
+        }
+        .await;
+        if let Err(error) = updated {
+            tracing::error!(driver = name, %error, "Failed to update CSIDriver");
         }
     }
 
-    async fn install(&self, driver: &Driver) -> Result<(), String> {
-        let info = driver.info().await.map_err(|error| format!("error calling NodeGetInfo: {error}"))?;
+    async fn install(&self, driver: &Driver) -> Result<(), DriverError> {
+        let info = driver.info().await?;
         let _telling = self.telling.lock().await;
         match &self.objects {
-            Some(objects) => objects.install(&driver.name, &info).await,
+            Some(objects) => Ok(objects.install(&driver.name, &info).await?),
             None => Ok(()),
         }
     }
@@ -158,34 +177,34 @@ fn major(version: &str) -> Option<u32> {
 
 #[async_trait]
 impl Handler for Drivers {
-    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+    fn validate(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         if plugin.name.is_empty() {
-            return Err("CSI driver has no name".to_owned());
+            return Err(DriverError::NoName.into());
         }
         let versions = &plugin.versions;
         if versions.iter().any(|version| major(version) == Some(1)) {
             return Ok(());
         }
-        Err(format!("none of the CSI versions reported by this driver are supported: {versions:?}"))
+        Err(DriverError::Versions(versions.clone()).into())
     }
 
-    async fn register(&self, plugin: &Plugin) -> Result<(), String> {
+    async fn register(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         let driver = Driver::new(&plugin.name, &plugin.endpoint)?;
         self.known.lock().insert(plugin.name.clone(), driver.clone());
         let installed = self.install(&driver).await;
         if installed.is_err() {
             self.remove(plugin);
         }
-        installed
+        Ok(installed?)
     }
 
-    async fn deregister(&self, plugin: &Plugin) -> Result<(), String> {
+    async fn deregister(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         let _telling = self.telling.lock().await;
         self.remove(plugin);
         match &self.objects {
             // Another socket serves the driver by now.
             _ if self.known.lock().contains_key(&plugin.name) => Ok(()),
-            Some(objects) => objects.uninstall(&plugin.name).await,
+            Some(objects) => Ok(objects.uninstall(&plugin.name).await?),
             None => Ok(()),
         }
     }

@@ -1,19 +1,16 @@
 //! Volumes of plugins that were once part of Kubernetes, as the drivers that took over know them. Pure; answers for
 //! upstream's `csimigration` and, with [`shared::csi`], for its `csi-translation-lib`.
 
+use super::error::MigrationError;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, SecretReference, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use shared::csi::{Known, Untranslatable, known};
+use shared::csi::{Known, known};
 use std::collections::BTreeMap;
 
 const AUTH_NAME: &str = "openstorage.io/auth-secret-name";
 const AUTH_NAMESPACE: &str = "openstorage.io/auth-secret-namespace";
-
-fn untranslatable(error: &Untranslatable) -> String {
-    format!("failed to translate in-tree pv to CSI: {error}")
-}
 
 fn attributes(all: &[(&str, Option<&str>)]) -> Option<BTreeMap<String, String>> {
     Some(all.iter().filter_map(|(key, value)| Some(((*key).to_owned(), (*value)?.to_owned()))).collect())
@@ -81,10 +78,10 @@ fn source(volume: &PersistentVolume, spec: &PersistentVolumeSpec) -> Option<CSIP
 ///
 /// # Errors
 /// It cannot be translated; upstream's text.
-pub(crate) fn persistent(volume: &PersistentVolume) -> Result<Option<PersistentVolume>, String> {
+pub(crate) fn persistent(volume: &PersistentVolume) -> Result<Option<PersistentVolume>, MigrationError> {
     let Some(spec) = &volume.spec else { return Ok(None) };
     let Some(mut csi) = source(volume, spec) else { return Ok(None) };
-    let Some(Known { driver, handle, modes }) = known(volume).map_err(|error| untranslatable(&error))? else {
+    let Some(Known { driver, handle, modes }) = known(volume)? else {
         return Ok(None);
     };
     (csi.driver, csi.volume_handle) = (driver, handle);
@@ -98,8 +95,8 @@ pub(crate) fn persistent(volume: &PersistentVolume) -> Result<Option<PersistentV
 ///
 /// # Errors
 /// It cannot be translated; upstream's text.
-pub(crate) fn inline(volume: &Volume, namespace: &str) -> Result<Option<PersistentVolume>, String> {
-    let translated = shared::csi::inline(volume, namespace).map_err(|error| untranslatable(&error))?;
+pub(crate) fn inline(volume: &Volume, namespace: &str) -> Result<Option<PersistentVolume>, MigrationError> {
+    let translated = shared::csi::inline(volume, namespace)?;
     Ok(translated.map(|(name, spec)| PersistentVolume {
         metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
         spec: Some(spec),
@@ -171,7 +168,8 @@ mod tests {
         let odd = json!({"spec": {"awsElasticBlockStore": {"volumeID": "aws://zone/x"}}});
         let text = "failed to translate in-tree pv to CSI: failed to translate Kubernetes ID to EBS Volume ID Invalid format \
                     for AWS volume (aws://zone/x)";
-        assert_eq!(persistent(&serde_json::from_value(odd).expect("a volume")), Err(text.to_owned()));
+        let refused = persistent(&serde_json::from_value(odd).expect("a volume")).expect_err("odd");
+        assert_eq!(refused.to_string(), text);
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod volume;
 
 pub use drivers::{Drivers, KIND};
 pub(crate) use error::VolumeFailure;
+pub use error::{AttachError, CsiError, MigrationError, UnpublishError};
 pub(crate) use operations::{Csi, Ready, VolumeGroup};
 pub(crate) use selinux::Selinux;
 pub use volume::Volume;

@@ -1,6 +1,7 @@
 //! Drivers of the node in the API: its CSINode, and what the node's metadata says of them. Upstream's `nodeinfomanager`.
 
 use super::v1::NodeGetInfoResponse;
+use crate::calls::{ApiError, timely};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -22,6 +23,35 @@ pub(super) struct NodeObjects {
     node: String,
 }
 
+/// Failures of telling the API server of a driver.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NodeError {
+    /// The driver has no name for the node.
+    #[error("error adding CSI driver node info: driver {0} has no node ID")]
+    NoNodeId(String),
+    /// The node is labelled as being somewhere else.
+    #[error(
+        "detected topology value collision: driver reported {key:?}:{reported:?} but existing label is {key:?}:{known:?}"
+    )]
+    Elsewhere {
+        /// The label.
+        key: String,
+        /// Value that the driver reports.
+        reported: String,
+        /// Value that the node has.
+        known: String,
+    },
+    /// The node cannot be changed.
+    #[error("error updating node: {0}")]
+    Node(ApiError),
+    /// The CSINode cannot be changed.
+    #[error("error updating CSINode: {0}")]
+    CsiNode(ApiError),
+    /// An object cannot be read.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
 /// Names of the node by the drivers that gave them.
 fn node_ids(node: &Node) -> BTreeMap<String, String> {
     let text = node.metadata.annotations.as_ref().and_then(|annotations| annotations.get(NODE_IDS));
@@ -37,7 +67,7 @@ fn id_patch(ids: &BTreeMap<String, String>) -> Value {
 ///
 /// # Errors
 /// The node is labelled as being somewhere else.
-fn announce(node: &Node, driver: &str, info: &NodeGetInfoResponse) -> Result<Option<Value>, String> {
+fn announce(node: &Node, driver: &str, info: &NodeGetInfoResponse) -> Result<Option<Value>, NodeError> {
     let mut ids = node_ids(node);
     let known = ids.insert(driver.to_owned(), info.node_id.clone());
     let mut patch = if known.as_ref() == Some(&info.node_id) { json!({"metadata": {}}) } else { id_patch(&ids) };
@@ -47,10 +77,8 @@ fn announce(node: &Node, driver: &str, info: &NodeGetInfoResponse) -> Result<Opt
         match labels.get(key) {
             Some(known) if known == value => {}
             Some(known) => {
-                return Err(format!(
-                    "detected topology value collision: driver reported {key:?}:{value:?} but existing label is \
-                     {key:?}:{known:?}"
-                ));
+                let (key, reported, known) = (key.clone(), value.clone(), known.clone());
+                return Err(NodeError::Elsewhere { key, reported, known });
             }
             None => drop(missing.insert(key, value)),
         }
@@ -118,77 +146,73 @@ fn updated(node: CSINode, entry: CSINodeDriver) -> CSINode {
     if is_listed { replaced(node, &name, Some(entry)) } else { node }
 }
 
-async fn timely<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
-    let late = |_| "the API server did not answer in time".to_owned();
-    tokio::time::timeout(DEADLINE, call).await.map_err(late)?.map_err(|error| error.to_string())
-}
-
 impl NodeObjects {
     pub(super) fn new(client: kube::Client, node: &str) -> Self {
         Self { client, node: node.to_owned() }
     }
 
-    async fn node(&self) -> Result<Node, String> {
-        timely(Api::<Node>::all(self.client.clone()).get(&self.node)).await
+    async fn node(&self) -> Result<Node, ApiError> {
+        timely(DEADLINE, Api::<Node>::all(self.client.clone()).get(&self.node)).await
     }
 
-    async fn patch(&self, patch: &Value) -> Result<(), String> {
+    async fn patch(&self, patch: &Value) -> Result<(), ApiError> {
         let api: Api<Node> = Api::all(self.client.clone());
-        timely(api.patch(&self.node, &PatchParams::default(), &Patch::Strategic(patch))).await.map(drop)
+        timely(DEADLINE, api.patch(&self.node, &PatchParams::default(), &Patch::Strategic(patch))).await.map(drop)
     }
 
     /// Makes the CSINode, if it is not there, and changes it; a change that changes nothing is not written.
-    async fn change(&self, change: impl Fn(CSINode) -> CSINode) -> Result<(), String> {
+    async fn change(&self, change: impl Fn(CSINode) -> CSINode) -> Result<(), NodeError> {
         let api: Api<CSINode> = Api::all(self.client.clone());
-        let mut last = String::new();
-        for _ in 0..ATTEMPTS {
-            let written = match timely(api.get_opt(&self.node)).await? {
+        let mut attempts = 0;
+        loop {
+            let written = match timely(DEADLINE, api.get_opt(&self.node)).await? {
                 None => {
                     let node = change(empty(&self.node().await?));
-                    timely(api.create(&PostParams::default(), &node)).await
+                    timely(DEADLINE, api.create(&PostParams::default(), &node)).await
                 }
                 Some(found) => {
                     let wanted = change(marked(found.clone()));
                     if wanted == found {
                         return Ok(());
                     }
-                    timely(api.replace(&self.node, &PostParams::default(), &wanted)).await
+                    timely(DEADLINE, api.replace(&self.node, &PostParams::default(), &wanted)).await
                 }
             };
+            attempts += 1;
             match written {
                 Ok(_) => return Ok(()),
-                Err(error) => last = error,
+                Err(error) if attempts == ATTEMPTS => return Err(NodeError::CsiNode(error)),
+                Err(_) => {}
             }
         }
-        Err(format!("error updating CSINode: {last}"))
     }
 
     /// Makes the CSINode of a node without drivers. Upstream's `InitializeCSINodeWithAnnotation`.
-    pub(super) async fn initialize(&self) -> Result<(), String> {
+    pub(super) async fn initialize(&self) -> Result<(), NodeError> {
         self.change(|node| node).await
     }
 
     /// Tells of a driver. Upstream's `InstallCSIDriver`.
-    pub(super) async fn install(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String> {
+    pub(super) async fn install(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), NodeError> {
         if info.node_id.is_empty() {
-            return Err(format!("error adding CSI driver node info: driver {driver} has no node ID"));
+            return Err(NodeError::NoNodeId(driver.to_owned()));
         }
         if let Some(patch) = announce(&self.node().await?, driver, info)? {
-            self.patch(&patch).await.map_err(|error| format!("error updating node: {error}"))?;
+            self.patch(&patch).await.map_err(NodeError::Node)?;
         }
         self.change(|node| replaced(node, driver, Some(entry(driver, info)))).await
     }
 
     /// Tells how many volumes a driver that is listed can have on the node by now. Upstream's `UpdateCSIDriver`.
-    pub(super) async fn update(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), String> {
+    pub(super) async fn update(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), NodeError> {
         self.change(|node| updated(node, entry(driver, info))).await
     }
 
     /// Tells that a driver is gone. Upstream's `UninstallCSIDriver`.
-    pub(super) async fn uninstall(&self, driver: &str) -> Result<(), String> {
+    pub(super) async fn uninstall(&self, driver: &str) -> Result<(), NodeError> {
         self.change(|node| replaced(node, driver, None)).await?;
         match retract(&self.node().await?, driver) {
-            Some(patch) => self.patch(&patch).await.map_err(|error| format!("error updating node: {error}")),
+            Some(patch) => self.patch(&patch).await.map_err(NodeError::Node),
             None => Ok(()),
         }
     }
@@ -232,7 +256,8 @@ mod tests {
                     .to_owned()),
             ),
         ] {
-            assert_eq!(announce(&node(metadata.clone()), "d", &answer), expected, "{metadata}");
+            let patch = announce(&node(metadata.clone()), "d", &answer).map_err(|error| error.to_string());
+            assert_eq!(patch, expected, "{metadata}");
         }
         assert_eq!(
             retract(&node(ids("{\"d\":\"n1\"}")), "d"),

@@ -3,12 +3,12 @@
 use super::attach::Attachments;
 use super::driver::{Capability, Driver};
 use super::drivers::Drivers;
-use super::error::{CallError, VolumeFailure};
+use super::error::{CallError, CsiError, LabelError, SecretError, VolumeFailure};
 use super::layout::{self, Key, Layout, Published, Record};
 use super::selinux::{Selinux, mount_option};
 use super::v1;
 use super::volume::{self, Lifecycle, SecretName, Volume};
-use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
+use crate::blocking::{MOUNTING, UNMOUNTING, WorkError, blocking};
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
@@ -17,7 +17,7 @@ use crate::volumes::block::BlockDevices;
 use crate::volumes::growth::{GrowthFailure, Sizes};
 use crate::volumes::metrics::{self, VolumeOperation};
 use crate::volumes::mounts;
-use crate::volumes::tokens::Tokens;
+use crate::volumes::tokens::{TokenError, Tokens};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
@@ -195,13 +195,13 @@ impl Csi {
     /// Waits until a volume can be published: its driver lets it be, and it is attached. May be given up at any time.
     pub(crate) async fn prepare(&self, pod: &Pod, volume: &Volume) -> Result<Ready, VolumeFailure> {
         let uid = pods::uid(pod);
-        let publish = |error: String| VolumeFailure::Publish(error);
         if self.is_published(uid, &volume.name) {
             return Ok(Ready::Published);
         }
         let object = self.objects.csi_driver(&volume.driver).await;
-        let object = object.map_err(|error| publish(format!("error getting CSIDriver {}: {error}", volume.driver)))?;
-        volume::check_lifecycle(volume, object.as_deref()).map_err(publish)?;
+        let object = object
+            .map_err(|cause| VolumeFailure::Publish(CsiError::Description { driver: volume.driver.clone(), cause }))?;
+        volume::check_lifecycle(volume, object.as_deref()).map_err(|error| VolumeFailure::Publish(error.into()))?;
         self.done.lock().wanted.insert((uid.to_owned(), volume.key()));
         let context = self.attached(uid, volume, object.as_deref()).await?;
         Ok(Ready::Unpublished(Prepared { object, context }))
@@ -227,10 +227,9 @@ impl Csi {
             return Ok(self.path(uid, volume));
         }
         if volume.is_of_one_pod() {
-            let users = self.users_of(&key).await.map_err(VolumeFailure::Publish)?;
+            let users = self.users_of(&key).await.map_err(|error| VolumeFailure::Publish(error.into()))?;
             if users.iter().any(|user| user.uid != uid) {
-                let text = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-                return Err(VolumeFailure::Publish(text.to_owned()));
+                return Err(VolumeFailure::Publish(CsiError::InUse));
             }
         }
         let label = self.label(pod, volume, &prepared).await.map_err(VolumeFailure::Stage)?;
@@ -253,7 +252,7 @@ impl Csi {
     }
 
     /// The label that a pod's volume is mounted with. One that is staged with another label is unstaged, unless a pod has it.
-    async fn label(&self, pod: &Pod, volume: &Volume, prepared: &Prepared) -> Result<Option<String>, String> {
+    async fn label(&self, pod: &Pod, volume: &Volume, prepared: &Prepared) -> Result<Option<String>, CsiError> {
         if volume.is_block || !self.selinux.is_on() {
             return Ok(None);
         }
@@ -265,11 +264,7 @@ impl Csi {
             return Ok(label);
         };
         if !self.users_of(&volume.key()).await?.is_empty() {
-            let unique = volume.unique_name();
-            return Err(format!(
-                "waiting for unmount of volume {unique:?}, because it is already mounted to a different pod with a \
-                 different SELinux label"
-            ));
+            return Err(LabelError::Staged(volume.unique_name()).into());
         }
         self.unstage(&staged).await.map(|()| label)
     }
@@ -281,36 +276,44 @@ impl Csi {
         group: Option<VolumeGroup>,
         Prepared { object, context }: Prepared,
     ) -> Result<Call<'a>, VolumeFailure> {
-        let mut driver = self.drivers.get(&volume.driver).map_err(|error| match volume.lifecycle {
-            Lifecycle::Persistent => VolumeFailure::Stage(format!(
-                "kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: {error}"
-            )),
+        let mut driver = self.drivers.get(&volume.driver).map_err(|cause| match volume.lifecycle {
+            Lifecycle::Persistent => {
+                let step = "attacher.MountDevice failed to create newCsiDriverClient";
+                VolumeFailure::Stage(CsiError::NoClient { step, cause })
+            }
             Lifecycle::Ephemeral => {
-                VolumeFailure::Publish(format!("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: {error}"))
+                let step = "mounter.SetUpAt failed to get CSI client";
+                VolumeFailure::Publish(CsiError::NoClient { step, cause })
             }
         })?;
         driver.is_migrated = volume.is_migrated;
-        let able = driver.capabilities().await.map_err(|error| VolumeFailure::Publish(error.to_string()))?;
+        let able = driver.capabilities().await.map_err(|error| VolumeFailure::Publish(error.into()))?;
         Ok(Call { volume, pod, group, driver, object, able, context, label: None })
     }
 
     /// Volumes of pods on the disk that are the same one.
-    pub(super) async fn users_of(&self, key: &Key) -> Result<Vec<Published>, String> {
+    pub(super) async fn users_of(&self, key: &Key) -> Result<Vec<Published>, WorkError> {
         let (layout, key) = (self.layout.clone(), key.clone());
         let is_same = move |found: &Published| found.record.as_ref().is_some_and(|record| record.key() == key);
         blocking(move || Ok(layout.of_pods().into_iter().filter(is_same).collect())).await
     }
 
-    async fn secrets(&self, what: &str, secret: Option<&SecretName>) -> Result<BTreeMap<String, String>, String> {
+    /// Content of the secret that a field of the volume names; none where it names none.
+    async fn secrets(
+        &self,
+        field: &'static str,
+        secret: Option<&SecretName>,
+    ) -> Result<BTreeMap<String, String>, SecretError> {
         let Some(SecretName { namespace, name }) = secret else { return Ok(BTreeMap::new()) };
         let found = self.objects.secret(namespace, name).await;
-        let found = found.map_err(|error| format!("fetching {what} {namespace}/{name} failed: {error}"))?;
+        let found =
+            found.map_err(|cause| SecretError { field, namespace: namespace.clone(), name: name.clone(), cause })?;
         let data = found.data.iter().flatten();
         Ok(data.map(|(key, value)| (key.clone(), String::from_utf8_lossy(&value.0).into_owned())).collect())
     }
 
     /// Text of the tokens that a driver asks for, of the pod's account. Upstream's `podServiceAccountTokenAttrs`.
-    async fn tokens(&self, call: &Call<'_>) -> Result<Option<String>, String> {
+    async fn tokens(&self, call: &Call<'_>) -> Result<Option<String>, TokenError> {
         let requests = call.object.as_ref().and_then(|object| object.spec.token_requests.as_ref());
         let Some(requests) = requests.filter(|requests| !requests.is_empty()) else { return Ok(None) };
         let mut tokens = serde_json::Map::new();
@@ -332,7 +335,7 @@ impl Csi {
         if volume.is_staged(able) { self.staging(volume).display().to_string() } else { String::new() }
     }
 
-    async fn stage(&self, call: &Call<'_>) -> Result<(), String> {
+    async fn stage(&self, call: &Call<'_>) -> Result<(), CsiError> {
         let volume = call.volume;
         let secrets = self.secrets("NodeStageSecretRef", volume.stage_secret.as_ref()).await?;
         let staging = self.staging(volume);
@@ -360,7 +363,7 @@ impl Csi {
         if let Err(CallError { is_final: true, .. }) = &staged {
             self.forget_staged(volume).await;
         }
-        staged.map_err(|error| error.to_string())
+        Ok(staged?)
     }
 
     /// Removes the record of a volume that its driver refused to stage, unless a pod of an earlier kubelet has it.
@@ -375,7 +378,7 @@ impl Csi {
         }
     }
 
-    async fn publish_staged(&self, call: &Call<'_>, is_again: bool) -> Result<(), String> {
+    async fn publish_staged(&self, call: &Call<'_>, is_again: bool) -> Result<(), CsiError> {
         let (volume, uid) = (call.volume, pods::uid(call.pod));
         let request = self.publication(call).await?;
         let folder = self.layout.published(uid, &volume.name, volume.is_block);
@@ -401,9 +404,9 @@ impl Csi {
                 // Nothing was mounted: nothing has to be undone when the pod goes.
                 let (target, name) = (target.clone(), volume.name.clone());
                 let forgotten = self.forget_published(uid, &name, volume.is_block, target).await;
-                forgotten.unwrap_or_else(|error| tracing::warn!(volume = name, error, "Could not remove a record"));
+                forgotten.unwrap_or_else(|error| tracing::warn!(volume = name, %error, "Could not remove a record"));
             }
-            return Err(error.to_string());
+            return Err(error.into());
         }
         // The files of a volume that is published again have their group.
         if is_again { Ok(()) } else { self.give_to_group(call, target).await }
@@ -416,7 +419,7 @@ impl Csi {
         name: &str,
         is_block: bool,
         target: PathBuf,
-    ) -> Result<(), String> {
+    ) -> Result<(), WorkError> {
         let (folder, link) = (self.layout.published(uid, name, is_block), self.layout.pod_device(uid, name));
         let remove = move || {
             if !is_block {
@@ -430,7 +433,7 @@ impl Csi {
         UNMOUNTING.run(remove).await
     }
 
-    async fn publication(&self, call: &Call<'_>) -> Result<v1::NodePublishVolumeRequest, String> {
+    async fn publication(&self, call: &Call<'_>) -> Result<v1::NodePublishVolumeRequest, CsiError> {
         let (volume, uid) = (call.volume, pods::uid(call.pod));
         let mut secrets = self.secrets("NodePublishSecretRef", volume.publish_secret.as_ref()).await?;
         let mut context = volume.attributes.clone();
@@ -454,7 +457,7 @@ impl Csi {
     }
 
     /// Gives the files to the pod's group, unless the driver does so.
-    async fn give_to_group(&self, call: &Call<'_>, target: PathBuf) -> Result<(), String> {
+    async fn give_to_group(&self, call: &Call<'_>, target: PathBuf) -> Result<(), CsiError> {
         let Some(group) = call.group.filter(|_| !call.can(Capability::VolumeMountGroup)) else { return Ok(()) };
         if !volume::gives_to_group(call.volume, call.object.as_deref()) {
             return Ok(());
@@ -468,7 +471,7 @@ impl Csi {
         });
         let given = given.await;
         metrics::ended(&call.volume.plugin(), VolumeOperation::GiveToGroup, begun, given.is_err());
-        given.map_err(|error| format!("applyFSGroup failed for vol {handle}: {error}"))
+        given.map_err(|cause| CsiError::Group { handle, cause })
     }
 
     /// Waits until a volume of a running pod can be published again: for an earlier kubelet's pod, whose volumes this one has
@@ -479,7 +482,7 @@ impl Csi {
             return self.prepare(pod, volume).await;
         }
         let object = self.objects.csi_driver(&volume.driver).await;
-        let object = object.map_err(|error| VolumeFailure::Publish(error.to_string()))?;
+        let object = object.map_err(|error| VolumeFailure::Publish(CsiError::DescriptionAgain(error)))?;
         if object.as_ref().is_none_or(|object| object.spec.requires_republish != Some(true)) {
             return Ok(Ready::Published);
         }
@@ -495,12 +498,13 @@ impl Csi {
         let failed = |message: String| GrowthFailure { message, ..GrowthFailure::default() };
         let _guard = self.locks.lock(&volume.key()).await;
         let call = self.call(pod, volume, None, Prepared::default()).await;
-        let call = call.map_err(|failure| failed(failure.text().to_owned()))?;
+        let call = call.map_err(|failure| failed(failure.to_string()))?;
         if !call.can(Capability::ExpandVolume) {
             let message = format!("NodeExpand is not supported by the CSI driver {}", volume.driver);
             return Err(GrowthFailure { is_final: true, is_unsupported: true, ..failed(message) });
         }
-        let secrets = self.secrets("NodeExpandSecretRef", volume.expand_secret.as_ref()).await.map_err(failed)?;
+        let secrets = self.secrets("NodeExpandSecretRef", volume.expand_secret.as_ref()).await;
+        let secrets = secrets.map_err(|error| failed(error.to_string()))?;
         let request = v1::NodeExpandVolumeRequest {
             volume_id: volume.handle.clone(),
             volume_path: self.layout.target(pods::uid(pod), &volume.name, volume.is_block).display().to_string(),

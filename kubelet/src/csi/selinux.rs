@@ -1,6 +1,7 @@
 //! Volumes that are mounted with the label of their pod's processes, so that no file has to be relabelled. The rules are
 //! pure; answers for upstream's `pkg/volume/util/selinux.go` and the labels of its desired state of volumes.
 
+use super::error::LabelError;
 use super::layout::Key;
 use super::volume::Volume;
 use crate::volumes::metrics::Plugin;
@@ -15,8 +16,6 @@ use std::path::Path;
 
 /// File with the labels of containers where a distribution packs them for all runtimes.
 const CONTEXTS: &str = "usr/share/containers/selinux/contexts";
-/// Failure to read a label that has fewer than three parts.
-const INVALID: &str = "invalid Label";
 
 /// Labels that the distribution gives containers: of their processes, and of the files that those may use. Empty where it
 /// names none.
@@ -46,7 +45,7 @@ enum VolumeLabel {
     /// Containers that use the volume have different labels.
     Several(BTreeSet<String>),
     /// The label of a container cannot be told: those of the distribution are damaged.
-    Unknown(String),
+    Unknown(LabelError),
 }
 
 /// User, role, type, and level where there is one.
@@ -60,7 +59,7 @@ fn parts(label: &str) -> Option<[&str; 4]> {
 ///
 /// # Errors
 /// The distribution's labels are damaged; upstream's text.
-fn file_label(labels: &Labels, options: &SELinuxOptions) -> Result<String, String> {
+fn file_label(labels: &Labels, options: &SELinuxOptions) -> Result<String, LabelError> {
     let given = |option: &'_ Option<String>| option.clone().filter(|text| !text.is_empty());
     let all = [&options.user, &options.role, &options.type_, &options.level];
     if all.iter().all(|option| given(option).is_none()) {
@@ -70,7 +69,7 @@ fn file_label(labels: &Labels, options: &SELinuxOptions) -> Result<String, Strin
         return Ok(labels.file.clone());
     }
     let (Some(_), Some([user, role, kind, level])) = (parts(&labels.process), parts(&labels.file)) else {
-        return Err(INVALID.to_owned());
+        return Err(LabelError::Invalid);
     };
     let user = given(&options.user).unwrap_or_else(|| user.to_owned());
     let level = given(&options.level).unwrap_or_else(|| level.to_owned());
@@ -100,11 +99,10 @@ fn options<'a>(pod: &'a Pod, volume: &str) -> Vec<&'a SELinuxOptions> {
 /// Upstream's `GetMountSELinuxLabel`.
 fn find(labels: &Labels, gates: Gates, pod: &Pod, volume: &str, is_supported: bool) -> VolumeLabel {
     let labels = options(pod, volume).into_iter().map(|options| {
-        file_label(labels, options).map_err(|error| {
-            format!("failed to construct SELinux label from context {:?}: {error}", described(options))
-        })
+        let unknown = |cause| LabelError::Unknown { context: described(options), cause: Box::new(cause) };
+        file_label(labels, options).map_err(unknown)
     });
-    let labels = match labels.collect::<Result<BTreeSet<String>, String>>() {
+    let labels = match labels.collect::<Result<BTreeSet<String>, LabelError>>() {
         Ok(labels) => labels,
         Err(error) => return VolumeLabel::Unknown(error),
     };
@@ -241,7 +239,7 @@ impl Selinux {
         uid: &str,
         volume: &Volume,
         driver: Option<&CSIDriver>,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Option<String>, LabelError> {
         let Some(labels) = self.labels.as_ref().filter(|_| self.gates.of_one_pod) else { return Ok(None) };
         let is_supported = driver.and_then(|driver| driver.spec.se_linux_mount) == Some(true);
         let is_labelled = may_be_labelled(self.gates, volume);
@@ -251,9 +249,8 @@ impl Selinux {
             VolumeLabel::Label(label) => label,
             VolumeLabel::Several(labels) => {
                 Misfit::Pod.count(is_labelled, &[("access_mode", mode)]);
-                let labels: Vec<String> = labels.into_iter().collect();
-                let text = format!("multiple SELinux labels found: {}", labels.join(","));
-                return if is_labelled { Err(text) } else { Ok(None) };
+                let error = LabelError::Several(labels.into_iter().collect());
+                return if is_labelled { Err(error) } else { Ok(None) };
             }
             VolumeLabel::Unknown(error) => {
                 Misfit::Container.count(is_labelled, &[("access_mode", mode)]);
@@ -273,7 +270,8 @@ impl Selinux {
         if is_supported && *known != label {
             Misfit::Volume.count(is_labelled, &about);
             if is_labelled {
-                return Err(format!("conflicting SELinux labels of volume {}: {known:?} and {label:?}", volume.name));
+                let (volume, known) = (volume.name.clone(), known.clone());
+                return Err(LabelError::Conflict { volume, known, wanted: label });
             }
         }
         users.insert(uid.to_owned());
@@ -375,7 +373,8 @@ mod tests {
         assert_eq!(selinux.admit(&one, "a", &shared, Some(&able)), Ok(label("s0:c1")));
         let text = "conflicting SELinux labels of volume pv: \"system_u:object_r:container_file_t:s0:c1\" and \
                     \"system_u:object_r:container_file_t:s0:c2\"";
-        assert_eq!(selinux.admit(&two, "b", &shared, Some(&able)), Err(text.to_owned()));
+        let refused = selinux.admit(&two, "b", &shared, Some(&able)).expect_err("another label");
+        assert_eq!(refused.to_string(), text);
         selinux.forget("a");
         assert_eq!(selinux.admit(&two, "b", &shared, Some(&able)), Ok(label("s0:c2")));
         // Without the gate it is counted, and the pod starts.
@@ -391,7 +390,8 @@ mod tests {
         }
         let both = pod(level("s0:c1"), &[json!({}), level("s0:c2")]);
         let alone = volume("ReadWriteOncePod");
-        assert!(selinux.admit(&both, "c", &alone, Some(&able)).is_err_and(|text| text.starts_with("multiple SELinux")));
+        let refused = selinux.admit(&both, "c", &alone, Some(&able));
+        assert!(matches!(&refused, Err(LabelError::Several(_))), "{refused:?}");
         assert_eq!(selinux.admit(&both, "c", &shared, Some(&able)), Ok(None), "it is not mounted with a label");
         assert_eq!(Selinux::default().admit(&both, "c", &alone, Some(&able)), Ok(None), "there is no SELinux");
     }
@@ -427,7 +427,7 @@ mod tests {
                 let before = metric(&name, &label);
                 let admitted = selinux.admit(pod, "u", &volume(mode), Some(&able));
                 match kind {
-                    "errors" => assert!(admitted.clone().is_err_and(|error| error.starts_with(text)), "{admitted:?}"),
+                    "errors" => assert!(admitted.expect_err(text).to_string().starts_with(text), "{name}"),
                     _ => assert_eq!(admitted, Ok(None), "{name}"),
                 }
                 // Other tests count, too.

@@ -2,6 +2,7 @@
 //! is tried again.
 
 use super::driver::Capability;
+use super::error::{CsiError, UnpublishError};
 use super::layout::{Key, Published, Record, Staged};
 use super::operations::{Csi, remove_mount};
 use super::volume;
@@ -15,7 +16,7 @@ impl Csi {
     ///
     /// # Errors
     /// A driver is away, or failed; what is left is on the disk, and is tried again by the next call.
-    pub(crate) async fn unpublish(&self, uid: &str) -> Result<(), String> {
+    pub(crate) async fn unpublish(&self, uid: &str) -> Result<(), UnpublishError> {
         let (layout, of) = (self.layout.clone(), uid.to_owned());
         let mut unused = self.want_nothing(uid);
         let mut outcome = Ok(());
@@ -23,8 +24,8 @@ impl Csi {
             let (name, key) = (found.name.clone(), found.record.as_ref().map(Record::key));
             let undone = self.unpublish_one(found).await;
             unused.extend(key);
-            if let Err(error) = undone {
-                outcome = outcome.and(Err(format!("UnmountVolume.TearDown failed for volume {name:?} : {error}")));
+            if let Err(cause) = undone {
+                outcome = outcome.and(Err(UnpublishError::Volume { volume: name, cause: Box::new(cause) }));
             }
         }
         if outcome.is_ok() {
@@ -46,7 +47,7 @@ impl Csi {
         own.into_iter().map(|(_, key)| key).collect()
     }
 
-    async fn unpublish_one(&self, found: Published) -> Result<(), String> {
+    async fn unpublish_one(&self, found: Published) -> Result<(), CsiError> {
         let Published { uid, name, is_block, record } = found;
         let target = self.layout.target(&uid, &name, is_block);
         if is_block {
@@ -56,22 +57,22 @@ impl Csi {
             // A kubelet died before it asked the driver for anything.
             let forgotten = self.forget_published(&uid, &name, is_block, target).await;
             metrics::force_cleaned(forgotten.is_err());
-            return forgotten;
+            return Ok(forgotten?);
         };
         let _guard = self.locks.lock(&record.key()).await;
-        let unknown = |error| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: {error}");
+        let unknown = |cause| CsiError::NoClient { step: "Unmounter.TearDownAt failed to get CSI client", cause };
         let driver = self.drivers.get(&record.driver_name).map_err(unknown)?;
         self.done.lock().published.remove(&(uid.clone(), name.clone()));
         let begun = Instant::now();
         let unpublished = driver.unpublish(&record.volume_handle, &target).await;
         let operation = if is_block { VolumeOperation::Unmap } else { VolumeOperation::Unmount };
         metrics::ended(&Plugin::driver(&record.driver_name, false), operation, begun, unpublished.is_err());
-        unpublished.map_err(|error| error.to_string())?;
-        self.forget_published(&uid, &name, is_block, target).await
+        unpublished?;
+        Ok(self.forget_published(&uid, &name, is_block, target).await?)
     }
 
     /// Unstages a volume that no pod has, and that the caller has locked.
-    async fn unstage_unused(&self, found: &Staged) -> Result<(), String> {
+    async fn unstage_unused(&self, found: &Staged) -> Result<(), CsiError> {
         let key = found.record.key();
         let is_wanted = self.done.lock().wanted.iter().any(|(_, wanted)| *wanted == key);
         if is_wanted || !self.users_of(&key).await?.is_empty() {
@@ -81,7 +82,7 @@ impl Csi {
     }
 
     /// Unstages a volume that no pod has published, and that the caller has locked.
-    pub(super) async fn unstage(&self, found: &Staged) -> Result<(), String> {
+    pub(super) async fn unstage(&self, found: &Staged) -> Result<(), CsiError> {
         let Staged { record, name, is_block } = found;
         let key = record.key();
         let (driver, handle) = (&record.driver_name, &record.volume_handle);
@@ -89,16 +90,16 @@ impl Csi {
         let staging = self.layout.staging(driver, handle, name, *is_block);
         self.done.lock().staged.remove(&key);
         if folder.exists() {
-            let unknown =
-                |error| format!("kubernetes.io/csi: attacher.UnmountDevice failed to get CSI client: {error}");
+            let step = "attacher.UnmountDevice failed to get CSI client";
+            let unknown = |cause| CsiError::NoClient { step, cause };
             let driver = self.drivers.get(driver).map_err(unknown)?;
-            let able = driver.capabilities().await.map_err(|error| error.to_string())?;
+            let able = driver.capabilities().await?;
             if able.contains(&Capability::StageUnstageVolume) {
                 let begun = Instant::now();
                 let unstaged = driver.unstage(handle, &staging).await;
                 let operation = if *is_block { VolumeOperation::UnmapDevice } else { VolumeOperation::UnmountDevice };
                 metrics::ended(&Plugin::driver(&record.driver_name, false), operation, begun, unstaged.is_err());
-                unstaged.map_err(|error| error.to_string())?;
+                unstaged?;
             }
             let name = is_block.then(|| name.clone());
             let layout = self.layout.clone();
@@ -124,7 +125,7 @@ impl Csi {
             let key = found.record.key();
             let _guard = self.locks.lock(&key).await;
             if let Err(error) = self.unstage_unused(&found).await {
-                tracing::warn!(driver = key.0, handle = key.1, error, "UnmountDevice failed");
+                tracing::warn!(driver = key.0, handle = key.1, %error, "UnmountDevice failed");
             }
         }
     }

@@ -215,15 +215,39 @@ pub(super) fn needs_attachment(driver: Option<&CSIDriver>) -> bool {
     driver.and_then(|driver| driver.spec.attach_required).unwrap_or(true)
 }
 
+/// Lives of volumes that a driver does not have, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LifecycleError {
+    /// A driver without a description has persistent volumes alone.
+    #[error("volume mode {mode:?} not supported by driver {driver} (no CSIDriver object)")]
+    NoDescription {
+        /// The life.
+        mode: &'static str,
+        /// The driver's name.
+        driver: String,
+    },
+    /// The description names other lives.
+    #[error(
+        "volume mode {mode:?} not supported by driver {driver} (only supports [{}])",
+        .known.iter().map(|known| format!("{known:?}")).collect::<Vec<String>>().join(" ")
+    )]
+    Other {
+        /// The life.
+        mode: &'static str,
+        /// The driver's name.
+        driver: String,
+        /// Lives of the description.
+        known: Vec<String>,
+    },
+}
+
 /// Refuses a volume of a life that its driver does not have. Upstream's `supportsVolumeLifecycleMode`.
-pub(super) fn check_lifecycle(volume: &Volume, driver: Option<&CSIDriver>) -> Result<(), String> {
-    let (mode, name) = (volume.lifecycle.as_str(), &volume.driver);
+pub(super) fn check_lifecycle(volume: &Volume, driver: Option<&CSIDriver>) -> Result<(), LifecycleError> {
+    let (mode, name) = (volume.lifecycle.as_str(), volume.driver.clone());
     let Some(driver) = driver else {
         return match volume.lifecycle {
             Lifecycle::Persistent => Ok(()),
-            Lifecycle::Ephemeral => {
-                Err(format!("volume mode {mode:?} not supported by driver {name} (no CSIDriver object)"))
-            }
+            Lifecycle::Ephemeral => Err(LifecycleError::NoDescription { mode, driver: name }),
         };
     };
     let modes = driver.spec.volume_lifecycle_modes.clone().filter(|modes| !modes.is_empty());
@@ -231,8 +255,7 @@ pub(super) fn check_lifecycle(volume: &Volume, driver: Option<&CSIDriver>) -> Re
     if modes.iter().any(|known| known == mode) {
         return Ok(());
     }
-    let known: Vec<String> = modes.iter().map(|known| format!("{known:?}")).collect();
-    Err(format!("volume mode {mode:?} not supported by driver {name} (only supports [{}])", known.join(" ")))
+    Err(LifecycleError::Other { mode, driver: name, known: modes })
 }
 
 /// Reports whether the kubelet gives the files of a volume to the pod's group. Upstream's `supportsFSGroup`.
@@ -338,7 +361,8 @@ pub(super) mod tests {
             (volume(json!({})), Some(json!({"volumeLifecycleModes": ["Ephemeral"]})), Err(not_persistent)),
         ] {
             let object = object.map(driver);
-            assert_eq!(check_lifecycle(&volume, object.as_ref()), expected.map_err(str::to_owned), "{object:?}");
+            let found = check_lifecycle(&volume, object.as_ref()).map_err(|error| error.to_string());
+            assert_eq!(found, expected.map_err(str::to_owned), "{object:?}");
         }
     }
 

@@ -6,17 +6,20 @@
 //! waiting but the pods that want its devices.
 
 mod checkpoint;
+mod error;
 mod plugin;
 mod registration;
 mod state;
 
+pub use error::DeviceError;
 pub use state::Count;
 
-use crate::plugins::{Handler, Plugin, metrics};
+use crate::plugins::{Handler, HandlerError, Plugin, metrics};
 use crate::pods;
 use crate::resource_health::{PodUpdates, ResourceHealths};
 use crate::topology::{Hint, HintProvider, Hints, Refusal};
 use async_trait::async_trait;
+use error::PluginError;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
 use plugin::Endpoint;
@@ -133,7 +136,7 @@ impl Devices {
                     }
                 });
             }
-            Err(error) => tracing::error!(resource, error, "Failed to dial device plugin"),
+            Err(error) => tracing::error!(resource, %error, "Failed to dial device plugin"),
         }
     }
 
@@ -181,7 +184,7 @@ impl Devices {
         }
     }
 
-    async fn allocate_one(&self, pod: &Pod, owner: &Owner, number: usize, hint: Hint) -> Result<(), String> {
+    async fn allocate_one(&self, pod: &Pod, owner: &Owner, number: usize, hint: Hint) -> Result<(), DeviceError> {
         let (_, container, resource) = owner;
         let endpoint = self.endpoint(resource);
         let wanted = (container.as_str(), resource.as_str(), number);
@@ -197,7 +200,7 @@ impl Devices {
             state.take(owner, &ids);
             ids
         };
-        let endpoint = endpoint.ok_or_else(|| format!("unknown Device Plugin {resource}"))?;
+        let endpoint = endpoint.ok_or_else(|| DeviceError::NoPlugin(resource.clone()))?;
         let begun = Instant::now();
         let response = endpoint.allocate(&ids).await;
         metrics::device_allocation(resource, begun);
@@ -225,7 +228,7 @@ impl Devices {
     ///
     /// # Errors
     /// A plugin is away, or failed.
-    pub async fn options(&self, pod: &Pod, container: &str) -> Result<Vec<ContainerAllocateResponse>, String> {
+    pub async fn options(&self, pod: &Pod, container: &str) -> Result<Vec<ContainerAllocateResponse>, DeviceError> {
         let allocations: Vec<(String, Vec<String>, Option<ContainerAllocateResponse>)> = {
             let state = self.state.lock();
             let own = state.of_container(pods::uid(pod), container);
@@ -241,7 +244,7 @@ impl Devices {
                 Some(endpoint) => endpoint.prepare(&ids).await?,
                 // What an earlier kubelet was told serves until the plugin has had time to register again.
                 None if self.awaited.lock().contains(&resource) && self.started.elapsed() < GRACE => {}
-                None => return Err(format!("endpoint not found in cache for a registered resource: {resource}")),
+                None => return Err(DeviceError::PluginAway(resource)),
             }
             answers.extend(response);
         }
@@ -323,23 +326,22 @@ impl HintProvider for Devices {
 
 #[async_trait]
 impl Handler for DeviceHandler {
-    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+    fn validate(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         if !plugin.versions.iter().any(|version| version == VERSION) {
-            let versions = &plugin.versions;
-            return Err(format!("manager version, {VERSION}, is not among plugin supported versions {versions:?}"));
+            return Err(PluginError::Versions(plugin.versions.clone()).into());
         }
         if !is_extended_resource(&plugin.name) {
-            return Err(format!("invalid name of device plugin socket: the ResourceName {:?} is invalid", plugin.name));
+            return Err(PluginError::Name(plugin.name.clone()).into());
         }
         Ok(())
     }
 
-    async fn register(&self, plugin: &Plugin) -> Result<(), String> {
+    async fn register(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         self.0.add(&plugin.name, &plugin.endpoint, None);
         Ok(())
     }
 
-    async fn deregister(&self, plugin: &Plugin) -> Result<(), String> {
+    async fn deregister(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         let gone = {
             let endpoints = self.0.endpoints.lock();
             endpoints.get(&plugin.name).filter(|endpoint| endpoint.socket == plugin.endpoint).map(|found| found.id)

@@ -1,10 +1,11 @@
 //! Calls of one device plugin. Upstream's `endpoint.go`.
 
+use super::error::DeviceError;
 use super::state::{Choices, Device};
 use super::v1beta1::device_plugin_client::DevicePluginClient;
 use super::v1beta1::{self as api, ContainerAllocateResponse};
 use crate::bounded::Bounded;
-use crate::plugins::{call_error, channel};
+use crate::plugins::{SocketError, call_error, channel};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +40,7 @@ fn request<T>(message: T, timeout: Duration) -> Request<T> {
 
 impl Endpoint {
     /// A plugin behind a socket, connected when it is first called.
-    pub(super) fn new(socket: &Path, options: Option<api::DevicePluginOptions>) -> Result<Self, String> {
+    pub(super) fn new(socket: &Path, options: Option<api::DevicePluginOptions>) -> Result<Self, SocketError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -108,24 +109,22 @@ impl Endpoint {
     }
 
     /// Tells the plugin which devices a container gets: what the container needs for them.
-    pub(super) async fn allocate(&self, ids: &[String]) -> Result<ContainerAllocateResponse, String> {
+    pub(super) async fn allocate(&self, ids: &[String]) -> Result<ContainerAllocateResponse, DeviceError> {
         let wanted = api::ContainerAllocateRequest { devices_ids: ids.to_vec() };
         let call = api::AllocateRequest { container_requests: vec![wanted] };
         let answer = self.client.clone().allocate(request(call, TIMEOUT)).await;
-        let answer = answer.map_err(|status| call_error(&status))?.into_inner();
+        let answer = answer.map_err(DeviceError::Allocate)?.into_inner();
         let first = answer.container_responses.into_iter().next();
-        first.ok_or_else(|| "no containers return in allocation response".to_owned())
+        first.ok_or(DeviceError::NoAnswer)
     }
 
     /// Lets the plugin prepare devices for the start of a container.
-    pub(super) async fn prepare(&self, ids: &[String]) -> Result<(), String> {
+    pub(super) async fn prepare(&self, ids: &[String]) -> Result<(), DeviceError> {
         if !self.options().await.pre_start_required {
             return Ok(());
         }
         let call = api::PreStartContainerRequest { devices_ids: ids.to_vec() };
         let answer = self.client.clone().pre_start_container(request(call, PREPARATION)).await;
-        answer
-            .map(drop)
-            .map_err(|status| format!("device plugin PreStartContainer rpc failed with err: {}", call_error(&status)))
+        answer.map(drop).map_err(DeviceError::Prepare)
     }
 }

@@ -1,5 +1,6 @@
 //! Devices of the node and who has them. Pure: upstream's `devicemanager` without its calls.
 
+use super::error::DeviceError;
 use super::v1beta1::{self as api, ContainerAllocateResponse};
 use crate::pods;
 use crate::resource_health::{ResourceHealths, health_of};
@@ -153,27 +154,24 @@ impl State {
     ///
     /// # Errors
     /// The container asks for another number, or its plugin is away, or one of its devices is ill.
-    pub(super) fn check_own(&self, pod: &Pod, container: &Container) -> Result<(), String> {
+    pub(super) fn check_own(&self, pod: &Pod, container: &Container) -> Result<(), DeviceError> {
         let uid = pods::uid(pod);
         for (resource, number) in self.asked(container) {
             let owner = (uid.to_owned(), container.name.clone(), resource.clone());
             let Some(own) = self.allocations.get(&owner).map(Allocation::ids) else { continue };
-            let (name, had) = (&container.name, own.len());
+            let had = own.len();
             if had != number {
-                return Err(format!(
-                    "pod {uid:?} container {name:?} changed request for resource {resource:?} from {had} to {number}"
-                ));
+                let (uid, container, resource) = (uid.to_owned(), container.name.clone(), resource.clone());
+                return Err(DeviceError::Changed { uid, container, resource, had, number });
             }
             let devices = self.devices.get(resource).into_iter().flatten();
             let healthy: BTreeSet<&String> =
                 devices.filter(|(_, device)| device.is_healthy).map(|(id, _)| id).collect();
             if healthy.is_empty() {
-                return Err(format!("no healthy devices present; cannot allocate unhealthy devices {resource}"));
+                return Err(DeviceError::NoneHealthy(resource.clone()));
             }
             if !own.is_subset(&healthy) {
-                return Err(format!(
-                    "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
-                ));
+                return Err(DeviceError::NotHealthyAnyMore(resource.clone()));
             }
         }
         Ok(())
@@ -221,24 +219,21 @@ impl State {
         pod: &Pod,
         (container, resource, number): (&str, &str, usize),
         near: Option<NodeMask>,
-    ) -> Result<Choices, String> {
+    ) -> Result<Choices, DeviceError> {
         let Some(devices) = self.devices.get(resource).filter(|devices| !devices.is_empty()) else {
-            return Err(format!("cannot allocate unregistered device {resource}"));
+            return Err(DeviceError::Unregistered(resource.to_owned()));
         };
         let healthy: BTreeSet<String> =
             devices.iter().filter(|(_, device)| device.is_healthy).map(|(id, _)| id.clone()).collect();
         if healthy.is_empty() {
-            return Err(format!("no healthy devices present; cannot allocate unhealthy devices {resource}"));
+            return Err(DeviceError::NoneHealthy(resource.to_owned()));
         }
         let reusable = self.reusable(pod, container, resource);
         let own: Vec<String> = reusable.intersection(&healthy).take(number).cloned().collect();
         let free = self.free(resource);
         let needed = number - own.len();
         if free.len() < needed {
-            let free = free.len();
-            return Err(format!(
-                "requested number of devices unavailable for {resource}. Requested: {needed}, Available: {free}"
-            ));
+            return Err(DeviceError::TooFew { resource: resource.to_owned(), needed, free: free.len() });
         }
         Ok(Choices { own, free, needed }.keep_near(near, devices))
     }

@@ -27,7 +27,8 @@ fn allocate(state: &mut State, pod: &Pod) -> Result<Vec<(String, Vec<String>)>, 
     let mut given = Vec::new();
     for (container, _) in pods::by_start(pod) {
         for (resource, number) in state.wanted(pod, container) {
-            let ids = state.choices(pod, (&container.name, &resource, number), None)?.pick(&[]);
+            let choices = state.choices(pod, (&container.name, &resource, number), None);
+            let ids = choices.map_err(|error| error.to_string())?.pick(&[]);
             state.take(&(pods::uid(pod).to_owned(), container.name.clone(), resource), &ids);
             given.push((container.name.clone(), ids));
         }

@@ -54,6 +54,17 @@ pub enum EnvError {
     TooLarge,
 }
 
+/// Reasons why a `subPathExpr` cannot be expanded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubPathError {
+    /// Variables have no value.
+    #[error("missing value for {}", .0.join(", "))]
+    Missing(Vec<String>),
+    /// The path is larger than any environment.
+    #[error(transparent)]
+    TooLarge(#[from] EnvError),
+}
+
 /// Objects that the container's environment refers to, each once.
 pub fn references(container: &Container) -> EnvReferences {
     let mut found = EnvReferences::default();
@@ -193,12 +204,12 @@ impl EnvScope<'_> {
         if let Some(selector) = &source.file_key_ref {
             let optional = selector.optional == Some(true);
             let file = self.sources.files.get(&(selector.volume_name.clone(), selector.path.clone()));
+            let unparsable = || EnvError::Missing("couldn't parse env file".to_owned());
             let value = match file {
                 None if optional => return Ok(None),
-                None => Err(String::new()),
-                Some(text) => files::value(text, &selector.key),
+                None => return Err(unparsable()),
+                Some(text) => files::value(text, &selector.key).map_err(|_| unparsable())?,
             };
-            let value = value.map_err(|_| EnvError::Missing("couldn't parse env file".to_owned()))?;
             let missing =
                 || EnvError::Missing(format!("environment variable key {:?} not found in file", selector.key));
             return if value.is_some() || optional { Ok(value) } else { Err(missing()) };
@@ -246,7 +257,7 @@ fn present<'a, K>(
 ///
 /// # Errors
 /// Names the variables that have none.
-pub fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String, String> {
+pub fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String, SubPathError> {
     let missing = RefCell::new(BTreeSet::new());
     let value = |name: &str| env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.as_str());
     let expanded = expand_with(expression, |name| {
@@ -257,11 +268,7 @@ pub fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<Str
         value
     });
     let missing: Vec<String> = missing.into_inner().into_iter().collect();
-    if missing.is_empty() {
-        expanded.map_err(|error| error.to_string())
-    } else {
-        Err(format!("missing value for {}", missing.join(", ")))
-    }
+    if missing.is_empty() { Ok(expanded?) } else { Err(SubPathError::Missing(missing)) }
 }
 
 /// Expands `$(VAR)` (and `$$` as an escape) in a container's command or arguments; unknown references stay as they are.

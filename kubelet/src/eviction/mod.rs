@@ -77,7 +77,7 @@ impl Eviction {
         images: Arc<images::ImageCollector>,
         kubelet: &KubeletConfiguration,
         dead_containers: ContainerGcPolicy,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, signals::ThresholdError> {
         let knows_split_disks = manager.context().settings.gates.enabled("KubeletSeparateDiskGC");
         let thresholds = signals::thresholds(kubelet)?;
         Ok(Self {

@@ -4,8 +4,10 @@
 
 use crate::config::KubeletConfiguration;
 use crate::stats::machine::{Disk, Memory};
+use proto::quantity::ParseError;
 use proto::quantity::Quantity;
-use shared::flags::{format_nanos, parse_nanos};
+use shared::flags::{DurationError, format_nanos, parse_nanos};
+use std::num::ParseFloatError;
 use std::time::Duration;
 
 /// Resources that can run short, in the order in which they are reclaimed.
@@ -84,20 +86,74 @@ pub struct Threshold {
 /// Signals that follow those of the file system that they are on, whatever is configured for them.
 const FOLLOWING: [&str; 2] = ["containerfs.available", "containerfs.inodesFree"];
 
+/// Thresholds that are wrong, in upstream's words.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum ThresholdError {
+    /// No such signal.
+    #[error("unsupported eviction signal {0}")]
+    Signal(String),
+    /// A soft threshold has no period of grace.
+    #[error("grace period must be specified for the soft eviction threshold {0}")]
+    NoGrace(String),
+    /// A period of grace is negative.
+    #[error("invalid eviction grace period specified: {}, must be a positive value", format_nanos(*.0))]
+    NegativeGrace(i64),
+    /// A period of grace is none.
+    #[error(transparent)]
+    Grace(#[from] DurationError),
+    /// A share is no number.
+    #[error(transparent)]
+    Share(#[from] ParseFloatError),
+    /// An amount is none.
+    #[error(transparent)]
+    Amount(#[from] ParseError),
+    /// A share is negative.
+    #[error("eviction percentage threshold {name} must be >= 0%: {text}")]
+    NegativeShare {
+        /// The signal.
+        name: String,
+        /// The threshold.
+        text: String,
+    },
+    /// A share is more than everything.
+    #[error("eviction percentage threshold {name} must be <= 100%: {text}")]
+    LargeShare {
+        /// The signal.
+        name: String,
+        /// The threshold.
+        text: String,
+    },
+    /// An amount is not positive.
+    #[error("eviction threshold {name} must be positive: {text}")]
+    NoAmount {
+        /// The signal.
+        name: String,
+        /// The threshold.
+        text: String,
+    },
+    /// A share that is to be reclaimed is not positive.
+    #[error("eviction percentage minimum reclaim {name} must be positive: {text}")]
+    NoReclaimedShare {
+        /// The signal.
+        name: String,
+        /// The share.
+        text: String,
+    },
+    /// An amount that is to be reclaimed is negative.
+    #[error("negative eviction minimum reclaim specified for {0}")]
+    NegativeReclaim(String),
+}
+
 /// The thresholds of a configuration. Answers for upstream's `ParseThresholdConfig`.
 ///
 /// # Errors
 /// The first that is wrong.
-pub fn thresholds(kubelet: &KubeletConfiguration) -> Result<Vec<Threshold>, String> {
+pub fn thresholds(kubelet: &KubeletConfiguration) -> Result<Vec<Threshold>, ThresholdError> {
     let grace = |name: &str| match kubelet.eviction_soft_grace_period.get(name) {
-        None => Err(format!("grace period must be specified for the soft eviction threshold {name}")),
-        Some(text) => match parse_nanos(text) {
-            Ok(nanos @ 0..) => Ok(Some(Duration::from_nanos(nanos.unsigned_abs()))),
-            Ok(nanos) => Err(format!(
-                "invalid eviction grace period specified: {}, must be a positive value",
-                format_nanos(nanos)
-            )),
-            Err(error) => Err(error.to_string()),
+        None => Err(ThresholdError::NoGrace(name.to_owned())),
+        Some(text) => match parse_nanos(text)? {
+            nanos @ 0.. => Ok(Some(Duration::from_nanos(nanos.unsigned_abs()))),
+            nanos => Err(ThresholdError::NegativeGrace(nanos)),
         },
     };
     let reclaim = |name: &str| kubelet.eviction_minimum_reclaim.get(name).map(|text| reclaimed(name, text)).transpose();
@@ -124,47 +180,48 @@ pub fn thresholds(kubelet: &KubeletConfiguration) -> Result<Vec<Threshold>, Stri
     Ok(all)
 }
 
-fn signal(name: &str) -> Result<Option<Signal>, String> {
+fn signal(name: &str) -> Result<Option<Signal>, ThresholdError> {
     match Signal::ALL.into_iter().find(|(_, known)| *known == name) {
         Some((signal, _)) => Ok(Some(signal)),
         None if FOLLOWING.contains(&name) => Ok(None),
-        None => Err(format!("unsupported eviction signal {name}")),
+        None => Err(ThresholdError::Signal(name.to_owned())),
     }
 }
 
 /// Reads a threshold; none where it is switched off.
-fn least(name: &str, text: &str) -> Result<Option<Least>, String> {
+fn least(name: &str, text: &str) -> Result<Option<Least>, ThresholdError> {
+    let (signal, given) = (|| name.to_owned(), || text.to_owned());
     if let Some(percent) = text.strip_suffix('%') {
         if matches!(text, "0%" | "100%") {
             return Ok(None);
         }
-        let share = percent.parse::<f64>().map_err(|error| error.to_string())? / 100.0;
+        let share = percent.parse::<f64>()? / 100.0;
         return match share {
-            share if share < 0.0 => Err(format!("eviction percentage threshold {name} must be >= 0%: {text}")),
-            share if share > 1.0 => Err(format!("eviction percentage threshold {name} must be <= 100%: {text}")),
+            share if share < 0.0 => Err(ThresholdError::NegativeShare { name: signal(), text: given() }),
+            share if share > 1.0 => Err(ThresholdError::LargeShare { name: signal(), text: given() }),
             share => Ok(Some(Least::Share(share))),
         };
     }
-    let amount = text.parse::<Quantity>().map_err(|error| error.to_string())?;
+    let amount = text.parse::<Quantity>()?;
     match u64::try_from(amount.value()) {
         Ok(bytes @ 1..) => Ok(Some(Least::Amount(bytes))),
-        _ => Err(format!("eviction threshold {name} must be positive: {text}")),
+        _ => Err(ThresholdError::NoAmount { name: signal(), text: given() }),
     }
 }
 
-fn reclaimed(name: &str, text: &str) -> Result<Least, String> {
+fn reclaimed(name: &str, text: &str) -> Result<Least, ThresholdError> {
     if let Some(percent) = text.strip_suffix('%') {
-        let share = percent.parse::<f64>().map_err(|error| error.to_string())? / 100.0;
+        let share = percent.parse::<f64>()? / 100.0;
         return match share {
             share if share <= 0.0 => {
-                Err(format!("eviction percentage minimum reclaim {name} must be positive: {text}"))
+                Err(ThresholdError::NoReclaimedShare { name: name.to_owned(), text: text.to_owned() })
             }
             share => Ok(Least::Share(share)),
         };
     }
-    let amount = text.parse::<Quantity>().map_err(|error| error.to_string())?;
+    let amount = text.parse::<Quantity>()?;
     let bytes = u64::try_from(amount.value());
-    bytes.map(Least::Amount).map_err(|_| format!("negative eviction minimum reclaim specified for {name}"))
+    bytes.map(Least::Amount).map_err(|_| ThresholdError::NegativeReclaim(name.to_owned()))
 }
 
 impl Least {
@@ -241,7 +298,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn parse(changes: serde_json::Value) -> Result<Vec<Threshold>, String> {
+    fn parse(changes: serde_json::Value) -> Result<Vec<Threshold>, ThresholdError> {
         thresholds(&serde_json::from_value(changes).expect("a configuration"))
     }
 
@@ -331,7 +388,7 @@ mod tests {
             ),
             (json!({"evictionMinimumReclaim": {"x": "1"}}), "unsupported eviction signal x"),
         ] {
-            assert_eq!(parse(changes.clone()).err().as_deref(), Some(text), "{changes}");
+            assert_eq!(parse(changes.clone()).expect_err(text).to_string(), text, "{changes}");
         }
     }
 }

@@ -6,6 +6,7 @@ mod runner;
 
 pub use runner::Runner;
 
+use crate::probes::http::{HttpError, RequestError};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use std::time::Duration;
@@ -30,8 +31,11 @@ pub enum HookError {
     #[error("{0}")]
     Exec(String),
     /// The HTTP request was not answered.
-    #[error("{0}")]
-    Http(String),
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The handler describes no HTTP request.
+    #[error("invalid handler: {0}")]
+    Request(#[from] RequestError),
     /// The handler has no action, or is not valid.
     #[error("invalid handler: {0}")]
     Invalid(String),

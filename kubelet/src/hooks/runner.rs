@@ -5,7 +5,7 @@ use super::{HookError, HookTarget, Hooks};
 use crate::cri::Exec;
 use crate::events::{EventSink, EventType};
 use crate::metrics;
-use crate::probes::http;
+use crate::probes::http::{self, HttpProblem};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{ExecAction, HTTPGetAction, LifecycleHandler};
 use std::sync::Arc;
@@ -40,11 +40,11 @@ impl Runner {
     /// Sends a request; any answer is a success. A server that answers HTTPS with HTTP is asked again over HTTP, without
     /// credentials.
     async fn get(&self, action: &HTTPGetAction, target: HookTarget<'_>, timeout: Duration) -> Result<(), HookError> {
-        let request = http::Request::new(action, target.container, target.pod_ip, "kube-lifecycle/1.35")
-            .map_err(HookError::Invalid)?;
+        let request = http::Request::new(action, target.container, target.pod_ip, "kube-lifecycle/1.35")?;
         let Err(error) = http::send(&request, timeout).await else { return Ok(()) };
-        if !error.ends_with(http::NOT_TLS) || http::send(&request.without_tls(), timeout).await.is_err() {
-            return Err(HookError::Http(error));
+        let is_plain = matches!(error.cause, HttpProblem::NotTls);
+        if !is_plain || http::send(&request.without_tls(), timeout).await.is_err() {
+            return Err(error.into());
         }
         metrics::http_fallback();
         let text = format!(

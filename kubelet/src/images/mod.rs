@@ -28,8 +28,9 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
 use shared::flags::format_nanos;
 use std::collections::HashMap;
+use std::io;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore};
 
 /// Reason and message of a container that waits for its image: `waiting.reason` and `waiting.message`.
 pub type Wait = (String, String);
@@ -90,9 +91,58 @@ pub struct Images {
     node_configurations: Vec<PathBuf>,
 }
 
-/// The full name of an image: registry, path, tag. An error when it is not a valid reference.
-pub fn normalize(image: &str) -> Result<String, String> {
-    let invalid = || format!("couldn't parse image name \"{image}\": invalid reference format");
+/// Names that no image has, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Another form.
+    #[error("couldn't parse image name \"{0}\": invalid reference format")]
+    Form(String),
+    /// Upper case.
+    #[error(
+        "couldn't parse image name \"{image}\": invalid reference format: repository name ({path}) must be lowercase"
+    )]
+    UpperCase {
+        /// The name.
+        image: String,
+        /// The name without digest.
+        path: String,
+    },
+}
+
+/// Reasons why an image is not pulled, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum PullError {
+    /// The kubelet ends.
+    #[error(transparent)]
+    Ended(#[from] AcquireError),
+    /// Too many were pulled a moment ago.
+    #[error("pull QPS exceeded")]
+    TooFast,
+    /// The intent cannot be written down.
+    #[error("failed to record image pull intent for image {image:?}: {cause}")]
+    Record {
+        image: String,
+        #[source]
+        cause: io::Error,
+    },
+    /// The runtime's words, each once, for all credentials that were tried.
+    #[error("{}", joined(.0))]
+    Runtime(Vec<String>),
+}
+
+fn joined(failures: &[String]) -> String {
+    match failures {
+        [only] => only.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+/// The full name of an image: registry, path, tag.
+///
+/// # Errors
+/// It is not a valid reference.
+pub fn normalize(image: &str) -> Result<String, NameError> {
+    let invalid = || NameError::Form(image.to_owned());
     if image.is_empty() || image.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(invalid());
     }
@@ -106,10 +156,7 @@ pub fn normalize(image: &str) -> Result<String, String> {
     let has_host = repository.split('/').next().is_some_and(|h| h.contains(['.', ':']) || h == "localhost");
     let rest = if has_host { repository.split_once('/').map_or("", |(_, r)| r) } else { repository };
     if format!("{rest}{name}").chars().any(|c| c.is_ascii_uppercase()) {
-        return Err(format!(
-            "couldn't parse image name \"{image}\": invalid reference format: repository name ({}) must be lowercase",
-            path
-        ));
+        return Err(NameError::UpperCase { image: image.to_owned(), path: path.to_owned() });
     }
     if last.contains(':') || image.contains('@') { Ok(image.to_owned()) } else { Ok(format!("{image}:latest")) }
 }
@@ -243,7 +290,7 @@ impl Images {
             }
             Err(error) => {
                 event(EventType::Warning, "Failed", &format!("Failed to pull image \"{wanted}\": {error}"));
-                let wait = failure(&wanted, &error);
+                let wait = failure(&wanted, &error.to_string());
                 self.failed(key, &wait, Timestamp::now());
                 Err(wait)
             }
@@ -258,18 +305,16 @@ impl Images {
         credentials: &[Credentials],
         sandbox: v1::PodSandboxConfig,
         event: &(dyn Fn(EventType, &str, &str) + Sync),
-    ) -> Result<(String, ImageUser), String> {
+    ) -> Result<(String, ImageUser), PullError> {
         let queued = Instant::now();
-        let _turn = self.pulls.acquire().await.map_err(|e| e.to_string())?;
+        let _turn = self.pulls.acquire().await?;
         event(EventType::Normal, "Pulling", &format!("Pulling image \"{wanted}\""));
         let started = Instant::now();
         if !self.pace.accepts(started) {
-            return Err("pull QPS exceeded".to_owned());
+            return Err(PullError::TooFast);
         }
         if let Some(records) = &self.records {
-            records
-                .begin(image)
-                .map_err(|error| format!("failed to record image pull intent for image {image:?}: {error}"))?;
+            records.begin(image).map_err(|cause| PullError::Record { image: image.to_owned(), cause })?;
         }
         let tried = try_all(runtime, image, credentials, &sandbox).await;
         let (reference, used) = tried.inspect_err(|_| {
@@ -323,7 +368,7 @@ async fn try_all<'c>(
     image: &str,
     credentials: &'c [Credentials],
     sandbox: &v1::PodSandboxConfig,
-) -> Result<(String, Option<&'c Credentials>), String> {
+) -> Result<(String, Option<&'c Credentials>), PullError> {
     let ways = credentials.iter().map(Some).chain(credentials.is_empty().then_some(None));
     let mut failures = Vec::new();
     for used in ways {
@@ -338,10 +383,7 @@ async fn try_all<'c>(
             }
         }
     }
-    match failures.len() {
-        1 => Err(failures.remove(0)),
-        _ => Err(format!("[{}]", failures.join(", "))),
-    }
+    Err(PullError::Runtime(failures))
 }
 
 fn spec(image: &str) -> v1::ImageSpec {

@@ -18,8 +18,9 @@ use sha2::{Digest as _, Sha256};
 use shared::flags::{FeatureGates, parse_duration, parse_nanos};
 use shared::status::field::{Error, Path as Field, aggregate};
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
@@ -80,6 +81,66 @@ struct Plugin {
     asking: KeyedLocks<String>,
 }
 
+/// Reasons why plugins cannot be used as configured, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum ProviderConfigError {
+    /// A file, or a folder of files, cannot be read.
+    #[error("unable to read {}: {cause}", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    /// A folder has no files of configuration.
+    #[error("no configuration files found in directory {:?}", .0.display().to_string())]
+    NoFiles(PathBuf),
+    /// A file is no configuration.
+    #[error(transparent)]
+    File(#[from] shared::config::ConfigError),
+    /// A plugin's part is of another form.
+    #[error(transparent)]
+    Provider(#[from] serde_json::Error),
+    /// Fields are wrong.
+    #[error("failed to validate credential provider config: {}", aggregate(.0))]
+    Invalid(Vec<Error>),
+    /// The folder of programs is not there.
+    #[error("plugin binary directory {} did not exist", .0.display())]
+    NoFolder(PathBuf),
+    /// A plugin's program is not there.
+    #[error("plugin binary executable {} did not exist", .0.display())]
+    NoProgram(PathBuf),
+}
+
+/// Reasons why a plugin gives no credentials, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum PluginError {
+    /// More time than it is given.
+    #[error("credential provider plugin timed out")]
+    Late,
+    /// No run at all.
+    #[error("error execing credential provider plugin {plugin}: {cause}")]
+    Start {
+        plugin: String,
+        #[source]
+        cause: io::Error,
+    },
+    /// A run that failed.
+    #[error("error execing credential provider plugin {plugin}: {status}")]
+    Ended { plugin: String, status: ExitStatus },
+    /// An answer that is no document.
+    #[error("failed to decode credential provider response: {0}")]
+    Decode(#[from] serde_json::Error),
+    /// An answer of another version.
+    #[error(
+        "apiVersion from credential plugin response did not match expected apiVersion:{expected}, actual \
+         apiVersion:{actual}"
+    )]
+    Version { expected: String, actual: String },
+    /// An answer for no kind of images.
+    #[error("credential provider plugin did not return a valid cacheKeyType: {0:?}")]
+    CacheKey(String),
+}
+
 /// The plugins of the node.
 #[derive(Default)]
 pub struct Providers {
@@ -105,28 +166,29 @@ impl Providers {
     ///
     /// # Errors
     /// A file is not usable, or a program is not there.
-    fn load(configuration: &Path, programs: &Path, gates: &FeatureGates) -> Result<Self, String> {
+    fn load(configuration: &Path, programs: &Path, gates: &FeatureGates) -> Result<Self, ProviderConfigError> {
         let (mut providers, mut hash) = (Vec::new(), Sha256::new());
         for file in files(configuration)? {
-            hash.update(std::fs::read(&file).map_err(|error| format!("unable to read {}: {error}", file.display()))?);
-            let value = shared::config::load(&file.to_string_lossy(), KIND).map_err(|error| error.to_string())?;
+            let unreadable = |cause| ProviderConfigError::Read { path: file.clone(), cause };
+            hash.update(std::fs::read(&file).map_err(unreadable)?);
+            let value = shared::config::load(&file.to_string_lossy(), KIND)?;
             let read: Vec<Provider> = match &value["providers"] {
                 Value::Null => Vec::new(),
-                list => serde_json::from_value(list.clone()).map_err(|error| error.to_string())?,
+                list => serde_json::from_value(list.clone())?,
             };
             providers.extend(read);
         }
         let problems = problems(&providers, gates.enabled(service_account::GATE));
         if !problems.is_empty() {
-            return Err(format!("failed to validate credential provider config: {}", aggregate(&problems)));
+            return Err(ProviderConfigError::Invalid(problems));
         }
         if !programs.is_dir() {
-            return Err(format!("plugin binary directory {} did not exist", programs.display()));
+            return Err(ProviderConfigError::NoFolder(programs.to_owned()));
         }
         let plugin = |about: Provider| {
             let program = programs.join(&about.name);
             if !program.exists() {
-                return Err(format!("plugin binary executable {} did not exist", program.display()));
+                return Err(ProviderConfigError::NoProgram(program));
             }
             Ok(Plugin { about, program, kept: Mutex::default(), asking: KeyedLocks::default() })
         };
@@ -161,7 +223,7 @@ impl Providers {
                     tracing::error!(
                         plugin,
                         image,
-                        error,
+                        %error,
                         "Failed getting credential from external registry credential provider"
                     );
                 }
@@ -177,11 +239,11 @@ impl Providers {
 }
 
 /// The configuration's files: it alone, or those of a folder in the order of their names.
-fn files(configuration: &Path) -> Result<Vec<PathBuf>, String> {
+fn files(configuration: &Path) -> Result<Vec<PathBuf>, ProviderConfigError> {
     if !configuration.is_dir() {
         return Ok(vec![configuration.to_owned()]);
     }
-    let unreadable = |error: std::io::Error| format!("unable to read {}: {error}", configuration.display());
+    let unreadable = |cause| ProviderConfigError::Read { path: configuration.to_owned(), cause };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(configuration).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
@@ -190,7 +252,7 @@ fn files(configuration: &Path) -> Result<Vec<PathBuf>, String> {
     }
     files.sort();
     if files.is_empty() {
-        return Err(format!("no configuration files found in directory {:?}", configuration.display().to_string()));
+        return Err(ProviderConfigError::NoFiles(configuration.to_owned()));
     }
     Ok(files)
 }
@@ -270,7 +332,7 @@ impl Plugin {
         repository: &str,
         account: Option<&AccountIdentity>,
         now: Instant,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<Vec<u8>, PluginError> {
         let of_account = account.map_or("", |account| account.cache_key.as_str());
         let keys = [repository, registry(repository), ""].map(|key| format!("{key}\0{of_account}"));
         let kept = || {
@@ -292,7 +354,7 @@ impl Plugin {
             "Image" => &keys[0],
             "Registry" => &keys[1],
             "Global" => &keys[2],
-            other => return Err(format!("credential provider plugin did not return a valid cacheKeyType: {other:?}")),
+            other => return Err(PluginError::CacheKey(other.to_owned())),
         };
         let auths: HashMap<String, Value> = answer
             .auth
@@ -313,7 +375,11 @@ impl Plugin {
         Ok(configuration)
     }
 
-    async fn ask(&self, image: &str, account: Option<&AccountIdentity>) -> Result<CredentialProviderResponse, String> {
+    async fn ask(
+        &self,
+        image: &str,
+        account: Option<&AccountIdentity>,
+    ) -> Result<CredentialProviderResponse, PluginError> {
         let version = &self.about.api_version;
         let mut request = json!({"kind": "CredentialProviderRequest", "apiVersion": version, "image": image});
         if let Some(account) = account {
@@ -324,21 +390,16 @@ impl Plugin {
         }
         let request = request.to_string();
         let output = tokio::time::timeout(DEADLINE, self.execute(request.as_bytes())).await;
-        let output = output.map_err(|_| "credential provider plugin timed out".to_owned())??;
-        let answer: CredentialProviderResponse = serde_json::from_slice(&output)
-            .map_err(|error| format!("failed to decode credential provider response: {error}"))?;
+        let output = output.map_err(|_| PluginError::Late)??;
+        let answer: CredentialProviderResponse = serde_json::from_slice(&output)?;
         if answer.kind != "CredentialProviderResponse" || answer.api_version != *version {
-            return Err(format!(
-                "apiVersion from credential plugin response did not match expected apiVersion:{version}, actual apiVersion:{}",
-                answer.api_version
-            ));
+            return Err(PluginError::Version { expected: version.clone(), actual: answer.api_version });
         }
         Ok(answer)
     }
 
-    async fn execute(&self, request: &[u8]) -> Result<Vec<u8>, String> {
-        let failed =
-            |error: std::io::Error| format!("error execing credential provider plugin {}: {error}", self.about.name);
+    async fn execute(&self, request: &[u8]) -> Result<Vec<u8>, PluginError> {
+        let failed = |cause| PluginError::Start { plugin: self.about.name.clone(), cause };
         let mut command = Command::new(&self.program);
         command.args(&self.about.args).envs(self.about.env.iter().map(|variable| (&variable.name, &variable.value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
@@ -352,11 +413,7 @@ impl Plugin {
             stdout.take(LARGEST).read_to_end(&mut output).await.map_err(failed)?;
         }
         let status = child.wait().await.map_err(failed)?;
-        if status.success() {
-            Ok(output)
-        } else {
-            Err(format!("error execing credential provider plugin {}: {status}", self.about.name))
-        }
+        if status.success() { Ok(output) } else { Err(PluginError::Ended { plugin: self.about.name.clone(), status }) }
     }
 }
 
@@ -368,7 +425,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     /// A plugin that counts how often it is asked, and whose answers last as told.
-    fn node(answer: &str, provider: &str) -> (tempfile::TempDir, Result<Providers, String>) {
+    fn node(answer: &str, provider: &str) -> (tempfile::TempDir, Result<Providers, ProviderConfigError>) {
         let folder = tempfile::tempdir().expect("folder");
         let program = folder.path().join("plugin");
         let script =
@@ -485,7 +542,7 @@ mod tests {
             ),
             (format!("{whole}, {whole}"), "providers.name: Duplicate value: \"plugin\""),
         ] {
-            let error = node("", &provider).1.err().unwrap_or_default();
+            let error = node("", &provider).1.err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(text), "{error}");
         }
     }

@@ -90,7 +90,7 @@ impl TokenAttributes {
             Err(error) => {
                 tracing::error!(
                     service_account = format!("{namespace}/{name}"),
-                    error,
+                    %error,
                     "Error getting service account token"
                 );
                 return Account::Skip;

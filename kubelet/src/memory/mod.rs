@@ -3,10 +3,12 @@
 //! In: the policy, the machine's NUMA nodes, what is reserved of them, pods. Out: nodes for container configurations, the
 //! checkpoint. Without a policy it only says so in the checkpoint.
 
+mod error;
 mod policy;
 mod reserved;
 mod state;
 
+pub use error::MemoryError;
 pub use reserved::{MemoryReservation, validate};
 pub use state::Block;
 
@@ -48,12 +50,12 @@ pub struct MemoryManager {
     file: PathBuf,
 }
 
-fn static_policy(config: &MemoryConfig, machine: &NumaNodes) -> Result<StaticPolicy, String> {
+fn static_policy(config: &MemoryConfig, machine: &NumaNodes) -> Result<StaticPolicy, MemoryError> {
     if machine.0.len() > MOST_NODES {
-        return Err(format!("unsupported on machines with more than {MOST_NODES} NUMA Nodes"));
+        return Err(MemoryError::TooManyNodes(MOST_NODES));
     }
     let reserved = reserved::reserved(machine, &config.kept, &config.reservations)?;
-    StaticPolicy::new(machine.clone(), reserved)
+    Ok(StaticPolicy::new(machine.clone(), reserved)?)
 }
 
 impl MemoryManager {
@@ -61,25 +63,18 @@ impl MemoryManager {
     ///
     /// # Errors
     /// The policy is not usable here, or another one left its state: pods would keep what they have. Upstream's texts.
-    pub fn new(root: &Path, machine: &NumaNodes, config: &MemoryConfig) -> Result<Arc<Self>, String> {
+    pub fn new(root: &Path, machine: &NumaNodes, config: &MemoryConfig) -> Result<Arc<Self>, MemoryError> {
         let file = root.join(FILE);
         let policy = match config.policy.as_str() {
             "" | NONE => None,
             STATIC => Some(static_policy(config, machine)?),
-            BEST_EFFORT => return Err(format!("policy {BEST_EFFORT:?} is not available for platform \"linux\"")),
-            other => return Err(format!("unknown policy: {other:?}")),
+            BEST_EFFORT => return Err(MemoryError::OtherPlatform(BEST_EFFORT)),
+            other => return Err(MemoryError::UnknownPolicy(other.to_owned())),
         };
         let name = if policy.is_some() { STATIC } else { NONE };
-        let failed = |error: String| format!("start memory manager error: {error}");
-        let left = State::read(&file, name).map_err(|error| {
-            failed(format!(
-                "could not restore state from checkpoint: {error}, please drain this node and delete the memory manager \
-                 checkpoint file {:?} before restarting Kubelet",
-                file.display().to_string()
-            ))
-        })?;
+        let left = State::read(&file, name).map_err(|cause| MemoryError::Restore { file: file.clone(), cause })?;
         let state = match &policy {
-            Some(policy) => policy.start(left).map_err(failed)?,
+            Some(policy) => policy.start(left)?,
             None => State::default(),
         };
         let memory = Self { policy, state: Mutex::new(state), file };
@@ -181,7 +176,9 @@ mod tests {
     #[test]
     fn policies_are_known_and_usable() {
         let root = tempfile::tempdir().expect("a folder");
-        let failure = |config: &MemoryConfig| MemoryManager::new(root.path(), &machine(), config).err();
+        let failure = |config: &MemoryConfig| {
+            MemoryManager::new(root.path(), &machine(), config).err().map(|error| error.to_string())
+        };
         assert_eq!(failure(&config("magic", "1Gi")).as_deref(), Some("unknown policy: \"magic\""));
         let windows = "policy \"BestEffort\" is not available for platform \"linux\"";
         assert_eq!(failure(&config("BestEffort", "1Gi")).as_deref(), Some(windows));
@@ -220,6 +217,6 @@ mod tests {
         assert!(memory().expect("memory").of_container("u", "c").is_empty());
         // Less memory than before: what was given may not be there.
         let grown = MemoryManager::new(root.path(), &machine(), &config("Static", "512Mi")).err().expect("refused");
-        assert!(grown.ends_with("the expected machine state is different from the real one"), "{grown}");
+        assert!(matches!(grown, MemoryError::State(error::StateError::OtherMachine)), "{grown}");
     }
 }

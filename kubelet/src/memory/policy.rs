@@ -4,6 +4,7 @@
 //! A node gives memory alone or together with the same other nodes, not both: the kernel keeps a container's memory on nodes
 //! only as a set.
 
+use super::error::{ReservationError, StateError};
 use super::reserved::{MEMORY, Reserved, is_memory};
 use super::state::{Block, NumaNode, Owner, State, Table};
 use crate::pods;
@@ -90,9 +91,9 @@ impl StaticPolicy {
     ///
     /// # Errors
     /// No memory is reserved for the system; upstream's text.
-    pub(super) fn new(machine: NumaNodes, reserved: Reserved) -> Result<Self, String> {
+    pub(super) fn new(machine: NumaNodes, reserved: Reserved) -> Result<Self, ReservationError> {
         if reserved.values().filter_map(|node| node.get(MEMORY)).all(|bytes| *bytes == 0) {
-            return Err("[memorymanager] you should specify the system reserved memory".to_owned());
+            return Err(ReservationError::Nothing);
         }
         Ok(Self { machine, reserved })
     }
@@ -123,20 +124,18 @@ impl StaticPolicy {
     ///
     /// # Errors
     /// It was left on another machine, or with another reservation; upstream's texts.
-    pub(super) fn start(&self, left: Option<State>) -> Result<State, String> {
+    pub(super) fn start(&self, left: Option<State>) -> Result<State, StateError> {
         let left = left.unwrap_or_default();
         let mut expected = State { machine: self.untouched(), blocks: BTreeMap::new() };
         if left.machine.is_empty() {
             if !left.blocks.is_empty() {
-                return Err("[memorymanager] machine state can not be empty when it has memory assignments".to_owned());
+                return Err(StateError::NoMachine);
             }
             return Ok(expected);
         }
         for ((uid, container), blocks) in &left.blocks {
             for block in blocks {
-                let unknown = |what: &str| {
-                    format!("[memorymanager] (pod: {uid}, container: {container}) the memory assignment uses {what}")
-                };
+                let unknown = |what| StateError::Unknown { uid: uid.clone(), container: container.clone(), what };
                 for id in &block.numa_affinity {
                     let node = expected.machine.get(id).ok_or_else(|| unknown("the NUMA that does not exist"))?;
                     if !node.memory_map.contains_key(&block.kind) {
@@ -147,7 +146,7 @@ impl StaticPolicy {
             }
         }
         if !is_same_machine(&left.machine, &expected.machine) {
-            return Err("[memorymanager] the expected machine state is different from the real one".to_owned());
+            return Err(StateError::OtherMachine);
         }
         Ok(left)
     }

@@ -1,6 +1,7 @@
 //! Memory of NUMA nodes that is the system's and the kubelet's: `reservedMemory`.
 //! Answers for `getSystemReservedMemory` and `validateReservedMemory` of upstream's memory manager.
 
+use super::error::ReservationError;
 use crate::topology::NumaNodes;
 use proto::quantity::Quantity;
 use serde::{Deserialize, Serialize};
@@ -67,20 +68,17 @@ pub(super) fn reserved(
     machine: &NumaNodes,
     kept: &BTreeMap<String, Quantity>,
     reservations: &[MemoryReservation],
-) -> Result<Reserved, String> {
+) -> Result<Reserved, ReservationError> {
     let mut reserved: Reserved = machine.ids().into_iter().map(|id| (id, BTreeMap::new())).collect();
     let mut sums: BTreeMap<&str, Quantity> = BTreeMap::new();
     for MemoryReservation { numa_node, limits } in reservations {
-        let node = u32::try_from(*numa_node).ok().and_then(|id| reserved.get_mut(&id)).ok_or_else(|| {
-            format!(
-                "the reserved memory configuration references a NUMA node {numa_node} that does not exist on this machine"
-            )
-        })?;
+        let node = u32::try_from(*numa_node).ok().and_then(|id| reserved.get_mut(&id));
+        let node = node.ok_or(ReservationError::NoNode(*numa_node))?;
         for (kind, text) in limits {
             let amount = amount(text);
             sums.entry(kind).or_default().add(&amount);
             let bytes = amount.as_i64().and_then(|bytes| u64::try_from(bytes).ok());
-            node.insert(kind.clone(), bytes.ok_or("could not covert a variable of type Quantity to int64")?);
+            node.insert(kind.clone(), bytes.ok_or(ReservationError::Amount)?);
         }
     }
     let kinds: BTreeSet<&str> =
@@ -90,10 +88,7 @@ pub(super) fn reserved(
         let (sum, expected) = (of(sums.get(kind)), of(kept.get(kind)));
         if sum != expected {
             let (sum, expected) = (sum.canonical(), expected.canonical());
-            return Err(format!(
-                "the total amount {sum:?} of type {kind:?} is not equal to the value {expected:?} determined by Node \
-                 Allocatable feature"
-            ));
+            return Err(ReservationError::Sum { kind: kind.to_owned(), sum, expected });
         }
     }
     Ok(reserved)
@@ -147,7 +142,7 @@ mod tests {
                 "the reserved memory configuration references a NUMA node 2 that does not exist on this machine",
             ),
         ] {
-            assert_eq!(reserved(&machine, &kept, entries).expect_err("refused"), expected);
+            assert_eq!(reserved(&machine, &kept, entries).expect_err("refused").to_string(), expected);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Memory of NUMA nodes that containers have to themselves, and its checkpoint in upstream's form, `memory_manager_state`.
 
+use super::error::CheckpointError;
 use crate::files;
 use serde::{Deserialize, Deserializer, Serialize};
 use shared::fnv::Fnv32;
@@ -142,16 +143,14 @@ impl State {
     ///
     /// # Errors
     /// It is damaged, or another policy's; upstream's texts.
-    pub(super) fn read(file: &Path, policy: &str) -> Result<Option<Self>, String> {
+    pub(super) fn read(file: &Path, policy: &str) -> Result<Option<Self>, CheckpointError> {
         let Some(checkpoint) = files::read_json::<MemoryCheckpoint>(file)? else { return Ok(None) };
         if checkpoint.checksum != checkpoint.checksum() {
-            return Err("checkpoint is corrupted".to_owned());
+            return Err(CheckpointError::Corrupt);
         }
-        let known = &checkpoint.policy_name;
-        if known != policy {
-            return Err(format!(
-                "[memorymanager] configured policy {policy:?} differs from state checkpoint policy {known:?}"
-            ));
+        if checkpoint.policy_name != policy {
+            let (policy, known) = (policy.to_owned(), checkpoint.policy_name);
+            return Err(CheckpointError::OtherPolicy { policy, known });
         }
         let mut blocks = BTreeMap::new();
         for (uid, containers) in checkpoint.entries {
@@ -181,7 +180,7 @@ mod tests {
     fn checkpoints_are_upstreams() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("memory_manager_state");
-        assert_eq!(State::read(&file, "None"), Ok(None));
+        assert_eq!(State::read(&file, "None").expect("nothing"), None);
         for (written, policy) in [(NONE, "None"), (STATIC, "Static")] {
             fs::write(&file, written).expect("written");
             let state = State::read(&file, policy).expect("upstream's sum is right").expect("a state");
@@ -196,13 +195,13 @@ mod tests {
         let file = folder.path().join("memory_manager_state");
         let read = |text: &str, policy: &str| {
             fs::write(&file, text).expect("written");
-            State::read(&file, policy).expect_err("refused")
+            State::read(&file, policy).expect_err("refused").to_string()
         };
         let other = "[memorymanager] configured policy \"None\" differs from state checkpoint policy \"Static\"";
         assert_eq!(read(STATIC, "None"), other);
         assert_eq!(read(&STATIC.replace("\"size\":5", "\"size\":6"), "Static"), "checkpoint is corrupted");
         assert!(read("nonsense", "None").starts_with("expected ident"));
         fs::write(&file, NONE.replace("{}", "null")).expect("written");
-        assert_eq!(State::read(&file, "None"), Ok(Some(State::default())), "null is an empty map");
+        assert_eq!(State::read(&file, "None").expect("read"), Some(State::default()), "null is an empty map");
     }
 }

@@ -59,17 +59,32 @@ fn pick(found: &[IpAddr], prefer: Prefer) -> Option<IpAddr> {
     usable.iter().find(|address| prefer.is(address)).or(usable.first()).map(|address| **address)
 }
 
+/// Addresses that a node cannot be reached at, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum AddressError {
+    #[error("nodeIP can't be loopback address")]
+    Loopback,
+    #[error("nodeIP can't be a multicast address")]
+    Multicast,
+    #[error("nodeIP can't be a link-local unicast address")]
+    LinkLocal,
+    #[error("nodeIP can't be an all zeros address")]
+    Unspecified,
+    /// No interface of the machine has it.
+    #[error("node IP: \"{0}\" not found in the host's network interfaces")]
+    Foreign(IpAddr),
+}
+
 /// Refuses an address that a node cannot be reached at; `own` are those of the machine's interfaces.
-fn check(address: &IpAddr, own: &[IpAddr]) -> Result<(), String> {
-    let problem = match address {
-        _ if address.is_loopback() => "nodeIP can't be loopback address",
-        _ if address.is_multicast() => "nodeIP can't be a multicast address",
-        _ if is_link_local(address) => "nodeIP can't be a link-local unicast address",
-        _ if address.is_unspecified() => "nodeIP can't be an all zeros address",
+fn check(address: &IpAddr, own: &[IpAddr]) -> Result<(), AddressError> {
+    Err(match address {
+        _ if address.is_loopback() => AddressError::Loopback,
+        _ if address.is_multicast() => AddressError::Multicast,
+        _ if is_link_local(address) => AddressError::LinkLocal,
+        _ if address.is_unspecified() => AddressError::Unspecified,
         _ if own.contains(address) => return Ok(()),
-        _ => return Err(format!("node IP: \"{address}\" not found in the host's network interfaces")),
-    };
-    Err(problem.to_owned())
+        _ => AddressError::Foreign(*address),
+    })
 }
 
 fn of_interfaces() -> Vec<IpAddr> {
@@ -135,7 +150,7 @@ mod tests {
             ("::", "all zeros"),
             ("10.0.0.2", "node IP: \"10.0.0.2\" not found in the host's network interfaces"),
         ] {
-            let error = check(&all(&[address])[0], &own).err().unwrap_or_default();
+            let error = check(&all(&[address])[0], &own).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(text) && error.is_empty() == text.is_empty(), "{address}: {error}");
         }
     }

@@ -4,6 +4,7 @@
 
 use super::conditions::{self, Inputs, Pressure, RuntimeState};
 use super::object::{self, NodeIdentity, Runtime};
+use crate::calls::{ApiError, timely};
 use crate::cri::v1::{RuntimeHandler, RuntimeHandlerFeatures};
 use crate::events::EventType;
 use crate::metrics::node_start::{self, NodeEvent};
@@ -48,6 +49,17 @@ const OWNED: [&str; 11] = [
     "declaredFeatures",
     "volumesInUse",
 ];
+
+/// Failures of registering the node and of telling its status.
+#[derive(Debug, thiserror::Error)]
+enum NodeError {
+    /// The API server is away, or refuses.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The API server refuses the change of a node that is there; upstream's text.
+    #[error("unable to reconcile node: {0}")]
+    Reconcile(kube::Error),
+}
 
 /// The node room.
 pub struct Agent {
@@ -192,7 +204,7 @@ impl Agent {
                 match self.update(client, force).await {
                     Ok(true) => reported = Instant::now(),
                     Ok(false) => {}
-                    Err(error) => tracing::error!(error, "Error updating node status, will retry"),
+                    Err(error) => tracing::error!(%error, "Error updating node status, will retry"),
                 }
                 status_at = Some(Instant::now());
             }
@@ -340,7 +352,7 @@ impl Agent {
                     return;
                 }
                 Err(error) => {
-                    tracing::error!(node = self.identity.name, error, "Unable to register node with API server")
+                    tracing::error!(node = self.identity.name, %error, "Unable to register node with API server")
                 }
             }
             tokio::time::sleep(pause).await;
@@ -348,33 +360,30 @@ impl Agent {
         }
     }
 
-    async fn try_register(&self, api: &Api<Node>, node: &Node) -> Result<(Node, bool), String> {
-        let late = |_| "the API server did not answer in time".to_owned();
-        match tokio::time::timeout(DEADLINE, api.create(&PostParams::default(), node)).await.map_err(late)? {
+    async fn try_register(&self, api: &Api<Node>, node: &Node) -> Result<(Node, bool), NodeError> {
+        match timely(DEADLINE, api.create(&PostParams::default(), node)).await {
             Ok(made) => return Ok((made, true)),
             // Who may not make nodes may have one all the same.
-            Err(kube::Error::Api(answer)) if matches!(answer.code, 403 | 409) => {}
-            Err(error) => return Err(error.to_string()),
+            Err(ApiError::Refused(kube::Error::Api(answer))) if matches!(answer.code, 403 | 409) => {}
+            Err(error) => return Err(error.into()),
         }
-        let found = tokio::time::timeout(DEADLINE, api.get(&self.identity.name)).await.map_err(late)?;
-        let found = found.map_err(|error| error.to_string())?;
+        let found = timely(DEADLINE, api.get(&self.identity.name)).await?;
         let Some(patch) = object::reconcile(&self.identity, &found) else { return Ok((found, false)) };
         let (params, patch) = (PatchParams::default(), Patch::Strategic(&patch));
         let call = api.patch(&self.identity.name, &params, &patch);
-        let patched = tokio::time::timeout(DEADLINE, call).await.map_err(late)?;
-        Ok((patched.map_err(|error| format!("unable to reconcile node: {error}"))?, false))
+        match timely(DEADLINE, call).await {
+            Ok(patched) => Ok((patched, false)),
+            Err(ApiError::Refused(error)) => Err(NodeError::Reconcile(error)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Brings the status to the API server when it changed, or when it has to be reported; true when it was sent.
-    async fn update(&self, client: &kube::Client, force: bool) -> Result<bool, String> {
+    async fn update(&self, client: &kube::Client, force: bool) -> Result<bool, NodeError> {
         let api: Api<Node> = Api::all(client.clone());
-        let late = |_| "the API server did not answer in time".to_owned();
         let found = match self.node.load_full() {
             Some(node) => node,
-            None => {
-                let found = tokio::time::timeout(DEADLINE, api.get(&self.identity.name)).await.map_err(late)?;
-                Arc::new(found.map_err(|error| error.to_string())?)
-            }
+            None => Arc::new(timely(DEADLINE, api.get(&self.identity.name)).await?),
         };
         let (mut status, events) = self.status(Some(&found));
         if let Some(found) = &found.status {
@@ -393,7 +402,7 @@ impl Agent {
         let body = json!({"status": patch});
         let (params, patch) = (PatchParams::default(), Patch::Strategic(&body));
         let call = api.patch_status(&self.identity.name, &params, &patch);
-        match tokio::time::timeout(DEADLINE, call).await.map_err(late)? {
+        match timely(DEADLINE, call).await {
             Ok(node) => {
                 if conditions::is_ready(&node) {
                     node_start::note(NodeEvent::Ready, machine::boot_time());
@@ -402,12 +411,13 @@ impl Agent {
                 self.tell(&events);
                 Ok(true)
             }
+            Err(ApiError::Late) => Err(ApiError::Late.into()),
             Err(error) => {
                 // What is known may be stale: ask anew next time.
-                if let Ok(Ok(node)) = tokio::time::timeout(DEADLINE, api.get(&self.identity.name)).await {
+                if let Ok(node) = timely(DEADLINE, api.get(&self.identity.name)).await {
                     self.node.store(Some(Arc::new(node)));
                 }
-                Err(error.to_string())
+                Err(error.into())
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The node's Lease in `kube-node-lease`: the cheap heartbeat.
 //! Answers for `component-helpers/apimachinery/lease` of upstream.
 
+use crate::calls::timely;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
@@ -69,19 +70,15 @@ pub async fn run(
     loop {
         let wait = match node_uid() {
             None => RETRY,
-            Some(uid) => match tokio::time::timeout(every, beat(&api, &mut known, &node, &uid, seconds)).await {
-                Ok(Ok(())) => {
+            Some(uid) => match timely(every, beat(&api, &mut known, &node, &uid, seconds)).await {
+                Ok(()) => {
                     retry = RETRY;
                     every.mul_f64(1.0 + rand::random::<f64>() * 0.04)
                 }
-                failed => {
+                Err(error) => {
                     // Whatever the API server has now is asked for again.
                     known = None;
-                    let error = match failed {
-                        Ok(Err(error)) => error.to_string(),
-                        _ => "the API server did not answer in time".to_owned(),
-                    };
-                    tracing::error!(error, interval = ?retry, "Failed to ensure lease exists, will retry");
+                    tracing::error!(%error, interval = ?retry, "Failed to ensure lease exists, will retry");
                     let wait = retry;
                     retry = (retry * 2).min(LONGEST_RETRY);
                     wait

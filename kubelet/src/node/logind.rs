@@ -16,6 +16,36 @@ const MANAGER: &str = "org.freedesktop.login1.Manager";
 const SIGNALS: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 const HANG_UP: i32 = 1;
 
+/// Failures of logind, and of delaying shutdowns by it.
+#[derive(Debug, thiserror::Error)]
+pub enum LogindError {
+    /// The bus, or logind behind it, is away or refuses.
+    #[error(transparent)]
+    Bus(#[from] zbus::Error),
+    /// The file that has logind grant a delay cannot be written.
+    #[error(transparent)]
+    Override(#[from] std::io::Error),
+    /// Writing that file panicked.
+    #[error(transparent)]
+    Panicked(#[from] tokio::task::JoinError),
+    /// logind does not grant a longer delay; upstream's text.
+    #[error("unable to override inhibit delay by shutdown manager: {0}")]
+    Grant(#[source] Box<LogindError>),
+    /// logind does not come to grant a delay; upstream's text.
+    #[error(
+        "node shutdown manager was timed out after {attempts} attempts waiting for logind InhibitDelayMaxSec to update to \
+         {wanted:?} (ShutdownGracePeriod), current value is {granted:?}"
+    )]
+    NotGranted {
+        /// Attempts at finding out.
+        attempts: usize,
+        /// Delay that is needed.
+        wanted: Duration,
+        /// Delay that is granted.
+        granted: Duration,
+    },
+}
+
 /// A delay of shutdowns, which ends when this is dropped.
 pub type Inhibitor = Box<dyn Send>;
 
@@ -23,13 +53,13 @@ pub type Inhibitor = Box<dyn Send>;
 #[async_trait]
 pub trait Logind: Send + Sync {
     /// The longest delay that it grants.
-    async fn longest_delay(&self) -> Result<Duration, String>;
+    async fn longest_delay(&self) -> Result<Duration, LogindError>;
     /// Has it grant a longer one.
-    async fn grant_delay(&self, delay: Duration) -> Result<(), String>;
+    async fn grant_delay(&self, delay: Duration) -> Result<(), LogindError>;
     /// Delays shutdowns from now on.
-    async fn inhibit(&self) -> Result<Inhibitor, String>;
+    async fn inhibit(&self) -> Result<Inhibitor, LogindError>;
     /// Shutdowns that begin (true) and that are called off (false), until logind goes away, and its delays with it.
-    async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, String>;
+    async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, LogindError>;
 }
 
 /// The machine's logind.
@@ -43,8 +73,8 @@ impl SystemLogind {
     ///
     /// # Errors
     /// There is no bus.
-    pub async fn connect() -> Result<Self, String> {
-        let connection = crate::dbus::system().await.map_err(|error| error.to_string())?;
+    pub async fn connect() -> Result<Self, LogindError> {
+        let connection = crate::dbus::system().await?;
         Ok(Self { connection, configuration: "/etc/systemd/logind.conf.d".into() })
     }
 }
@@ -60,27 +90,25 @@ fn write_override(folder: &Path, delay: Duration) -> std::io::Result<()> {
 }
 
 /// Signals of the bus that logind has gone, or has come back.
-fn restarts() -> Result<MatchRule<'static>, String> {
+fn restarts() -> zbus::Result<MatchRule<'static>> {
     let rule = MatchRule::builder().msg_type(Type::Signal).interface("org.freedesktop.DBus").member("NameOwnerChanged");
-    rule.arg(0, SERVICE).build().map_err(|error| error.to_string())
+    rule.arg(0, SERVICE).build()
 }
 
 #[async_trait]
 impl Logind for SystemLogind {
-    async fn longest_delay(&self) -> Result<Duration, String> {
+    async fn longest_delay(&self) -> Result<Duration, LogindError> {
         let properties = Some("org.freedesktop.DBus.Properties");
         let body = (MANAGER, "InhibitDelayMaxUSec");
         let answer = self.connection.call_method(Some(SERVICE), PATH, properties, "Get", &body).await;
-        let value: OwnedVariant =
-            answer.and_then(|answer| answer.body().deserialize()).map_err(|error| error.to_string())?;
-        let micros = u64::try_from(value).map_err(|error| error.to_string())?;
+        let value: OwnedVariant = answer.and_then(|answer| answer.body().deserialize())?;
+        let micros = u64::try_from(value)?;
         Ok(Duration::from_micros(micros))
     }
 
-    async fn grant_delay(&self, delay: Duration) -> Result<(), String> {
+    async fn grant_delay(&self, delay: Duration) -> Result<(), LogindError> {
         let folder = self.configuration.clone();
-        let written = tokio::task::spawn_blocking(move || write_override(&folder, delay)).await;
-        written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        tokio::task::spawn_blocking(move || write_override(&folder, delay)).await??;
         let body = ("systemd-logind.service", "all", HANG_UP);
         let reloaded = self
             .connection
@@ -92,25 +120,22 @@ impl Logind for SystemLogind {
                 &body,
             )
             .await;
-        reloaded.map(drop).map_err(|error| error.to_string())
+        Ok(reloaded.map(drop)?)
     }
 
-    async fn inhibit(&self) -> Result<Inhibitor, String> {
+    async fn inhibit(&self) -> Result<Inhibitor, LogindError> {
         let body = ("shutdown", "kubelet", "Kubelet needs time to handle node shutdown", "delay");
         let answer = self.connection.call_method(Some(SERVICE), PATH, Some(MANAGER), "Inhibit", &body).await;
         let lock: Result<zbus::OwnedFd, _> = answer.and_then(|answer| answer.body().deserialize());
-        lock.map(|lock| Box::new(lock) as Inhibitor).map_err(|error| error.to_string())
+        Ok(Box::new(lock?))
     }
 
-    async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, String> {
+    async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, LogindError> {
         let rule = MatchRule::builder().msg_type(Type::Signal).interface(MANAGER).member("PrepareForShutdown").build();
-        let rule = rule.map_err(|error| error.to_string())?;
-        let signals = MessageStream::for_match_rule(rule, &self.connection, Some(SIGNALS)).await;
-        let signals = signals.map_err(|error| error.to_string())?;
+        let signals = MessageStream::for_match_rule(rule?, &self.connection, Some(SIGNALS)).await?;
         let begins =
             |signal: zbus::Result<zbus::Message>| async move { signal.ok()?.body().deserialize::<bool>().ok() };
-        let restarts = MessageStream::for_match_rule(restarts()?, &self.connection, Some(SIGNALS)).await;
-        let restarts = restarts.map_err(|error| error.to_string())?;
+        let restarts = MessageStream::for_match_rule(restarts()?, &self.connection, Some(SIGNALS)).await?;
         Ok(signals.filter_map(begins).take_until(restarts.into_future()).boxed())
     }
 }
@@ -154,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn delays_are_read_granted_and_taken() {
         let (logind, _server, folder) = fake().await;
-        assert_eq!(logind.longest_delay().await, Ok(Duration::from_secs(5)));
+        assert_eq!(logind.longest_delay().await.expect("read"), Duration::from_secs(5));
         logind.grant_delay(Duration::from_secs(90)).await.expect("granted");
         let written = std::fs::read_to_string(folder.path().join("d/99-kubelet.conf")).expect("file");
         assert_eq!(written, "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=90\n");

@@ -3,7 +3,7 @@
 //!
 //! In: shutdowns that [`Logind`] tells of. Out: pods that are ended, through [`Pods`].
 
-use super::logind::{Inhibitor, Logind};
+use super::logind::{Inhibitor, Logind, LogindError};
 use super::shutdown_times::ShutdownTimes;
 use crate::config::{KubeletConfiguration, PriorityGracePeriod};
 use crate::pods;
@@ -109,20 +109,18 @@ async fn end_all(periods: &[PriorityGracePeriod], node: &dyn Pods) {
 }
 
 /// Delays shutdowns, having logind grant as much time as the periods need.
-async fn delay(logind: &dyn Logind, periods: &[PriorityGracePeriod]) -> Result<Inhibitor, String> {
+async fn delay(logind: &dyn Logind, periods: &[PriorityGracePeriod]) -> Result<Inhibitor, LogindError> {
     let wanted = whole(periods);
     if wanted > logind.longest_delay().await? {
-        logind
-            .grant_delay(wanted)
-            .await
-            .map_err(|error| format!("unable to override inhibit delay by shutdown manager: {error}"))?;
+        let granted = logind.grant_delay(wanted).await;
+        granted.map_err(|error| LogindError::Grant(Box::new(error)))?;
         until_granted(logind, wanted).await?;
     }
     logind.inhibit().await
 }
 
 /// Waits until logind grants a delay.
-async fn until_granted(logind: &dyn Logind, wanted: Duration) -> Result<(), String> {
+async fn until_granted(logind: &dyn Logind, wanted: Duration) -> Result<(), LogindError> {
     for pause in GRANT_PAUSES {
         if logind.longest_delay().await? >= wanted {
             return Ok(());
@@ -133,10 +131,7 @@ async fn until_granted(logind: &dyn Logind, wanted: Duration) -> Result<(), Stri
     if granted >= wanted {
         return Ok(());
     }
-    Err(format!(
-        "node shutdown manager was timed out after {} attempts waiting for logind InhibitDelayMaxSec to update to {wanted:?} (ShutdownGracePeriod), current value is {granted:?}",
-        GRANT_PAUSES.len() + 1
-    ))
+    Err(LogindError::NotGranted { attempts: GRANT_PAUSES.len() + 1, wanted, granted })
 }
 
 /// Watches one logind until it goes away.
@@ -145,7 +140,7 @@ async fn watch(
     periods: &[PriorityGracePeriod],
     node: &dyn Pods,
     times: Option<&ShutdownTimes>,
-) -> Result<(), String> {
+) -> Result<(), LogindError> {
     // Heard from before it is delayed: no shutdown begins between the two.
     let mut shutdowns = logind.shutdowns().await?;
     let mut held = Some(delay(logind, periods).await?);
@@ -176,7 +171,7 @@ pub async fn run<L, F>(
     shutdown: CancellationToken,
 ) where
     L: Logind,
-    F: Future<Output = Result<L, String>>,
+    F: Future<Output = Result<L, LogindError>>,
 {
     if whole(&periods).is_zero() {
         return;
@@ -189,7 +184,7 @@ pub async fn run<L, F>(
                 Err(error) => Err(error),
             };
             if let Err(error) = watched {
-                tracing::error!(error, "Failed to start node shutdown manager");
+                tracing::error!(%error, "Failed to start node shutdown manager");
             }
             tokio::time::sleep(RECONNECT).await;
         }
@@ -297,7 +292,7 @@ mod tests {
 
     #[async_trait]
     impl Logind for Fake {
-        async fn longest_delay(&self) -> Result<Duration, String> {
+        async fn longest_delay(&self) -> Result<Duration, LogindError> {
             let mut looks = self.looks.lock();
             *looks += 1;
             if self.grants == Grants::After(*looks - 1) {
@@ -305,18 +300,18 @@ mod tests {
             }
             Ok(*self.delay.lock())
         }
-        async fn grant_delay(&self, delay: Duration) -> Result<(), String> {
+        async fn grant_delay(&self, delay: Duration) -> Result<(), LogindError> {
             *self.wanted.lock() = delay;
             if self.grants == Grants::AtOnce {
                 *self.delay.lock() = delay;
             }
             Ok(())
         }
-        async fn inhibit(&self) -> Result<Inhibitor, String> {
+        async fn inhibit(&self) -> Result<Inhibitor, LogindError> {
             self.node.log.lock().push("inhibited".to_owned());
             Ok(Box::new(Held(Arc::clone(&self.node))))
         }
-        async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, String> {
+        async fn shutdowns(&self) -> Result<BoxStream<'static, bool>, LogindError> {
             Ok(futures::stream::iter(self.events.clone()).boxed())
         }
     }
@@ -368,7 +363,7 @@ mod tests {
         let logind = fake(Vec::new(), &[], Grants::Nothing);
         let watched = watch(&logind, &[period(0, 30)], logind.node.as_ref(), None).await;
         assert_eq!(
-            watched,
+            watched.map_err(|error| error.to_string()),
             Err("node shutdown manager was timed out after 5 attempts waiting for logind InhibitDelayMaxSec to update to \
                  30s (ShutdownGracePeriod), current value is 5s"
                 .to_owned())

@@ -4,6 +4,7 @@
 use crate::files;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Name of the file, in the kubelet's folder.
@@ -52,11 +53,11 @@ impl ShutdownTimes {
     }
 
     /// The times that are kept: of the beginning, and of the end.
-    pub(super) fn read(&self) -> Result<(Option<Timestamp>, Option<Timestamp>), String> {
+    pub(super) fn read(&self) -> io::Result<(Option<Timestamp>, Option<Timestamp>)> {
         let Some(kept) = files::read_json::<ShutdownState>(&self.0)? else { return Ok((None, None)) };
         let time = |text: &str| match text {
             NEVER => Ok(None),
-            text => text.parse().map(Some).map_err(|error: jiff::Error| error.to_string()),
+            text => text.parse().map(Some).map_err(|error: jiff::Error| io::Error::other(error)),
         };
         Ok((time(&kept.start_time)?, time(&kept.end_time)?))
     }
@@ -90,14 +91,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let times = ShutdownTimes::new(folder.path());
         let at = |second: i64| Timestamp::from_second(second).expect("a time");
-        assert_eq!(times.read(), Ok((None, None)));
+        assert_eq!(times.read().expect("nothing"), (None, None));
         times.began(at(1_700_000_000));
         let path = folder.path().join("graceful_node_shutdown_state");
         let text = || std::fs::read_to_string(&path).expect("file");
         assert_eq!(text(), r#"{"startTime":"2023-11-14T22:13:20Z","endTime":"0001-01-01T00:00:00Z"}"#);
-        assert_eq!(times.read(), Ok((Some(at(1_700_000_000)), None)));
+        assert_eq!(times.read().expect("read"), (Some(at(1_700_000_000)), None));
         times.ended(at(1_700_000_000), at(1_700_000_012));
-        assert_eq!(times.read(), Ok((Some(at(1_700_000_000)), Some(at(1_700_000_012)))));
+        assert_eq!(times.read().expect("read"), (Some(at(1_700_000_000)), Some(at(1_700_000_012))));
         // Go's local times with fractions.
         let upstream = r#"{"startTime":"2026-11-28T11:00:00.123456789+01:00","endTime":"2026-11-28T11:00:09+01:00"}"#;
         std::fs::write(&path, upstream).expect("written");

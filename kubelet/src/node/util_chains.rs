@@ -4,6 +4,7 @@
 //!
 //! Goes out: calls of `iptables` and `ip6tables`. Must not: touch any other rule.
 
+use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -42,26 +43,43 @@ const DROP: [&str; 2] = ["-j", "DROP"];
 /// Programs of the two families.
 const PROGRAMS: [(&str, &str); 2] = [("iptables", "IPv4"), ("ip6tables", "IPv6")];
 
+/// Failures of the tables' programs.
+#[derive(Debug, thiserror::Error)]
+enum TableError {
+    /// The program's message.
+    #[error("{0}")]
+    Refused(String),
+    /// No run at all.
+    #[error(transparent)]
+    Start(#[from] io::Error),
+    /// More time than it is given.
+    #[error("{} did not end within {} s", .0, TIMEOUT.as_secs())]
+    Late(String),
+    /// A chain takes no rule.
+    #[error("{program} cannot add a rule to {chain}: {rule}")]
+    Rule { program: String, chain: String, rule: String },
+}
+
 /// Runs a program of the tables.
 trait Tables {
     /// Runs it with these arguments: false when there is no such chain or rule, or there is one already (status 1). Any
     /// other failure is an error with what it said.
-    async fn run(&self, program: &str, arguments: &[&str]) -> Result<bool, String>;
+    async fn run(&self, program: &str, arguments: &[&str]) -> Result<bool, TableError>;
 }
 
 /// The programs of this machine.
 struct System;
 
 impl Tables for System {
-    async fn run(&self, program: &str, arguments: &[&str]) -> Result<bool, String> {
+    async fn run(&self, program: &str, arguments: &[&str]) -> Result<bool, TableError> {
         let mut command = Command::new(program);
         command.args(["-w", LOCK_SECONDS]).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
         match tokio::time::timeout(TIMEOUT, command.output()).await {
             Ok(Ok(output)) if output.status.success() => Ok(true),
             Ok(Ok(output)) if output.status.code() == Some(1) => Ok(false),
-            Ok(Ok(output)) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("{program} did not end within {} s", TIMEOUT.as_secs())),
+            Ok(Ok(output)) => Err(TableError::Refused(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(TableError::Late(program.to_owned())),
         }
     }
 }
@@ -82,7 +100,7 @@ pub async fn run(wanted: bool, shutdown: CancellationToken) {
             }
             Err(error) => tracing::info!(
                 protocol,
-                error,
+                %error,
                 "Failed to initialize iptables rules; some functionality may be missing."
             ),
         }
@@ -98,14 +116,14 @@ pub async fn run(wanted: bool, shutdown: CancellationToken) {
     }
 }
 
-fn warn(program: &str, made: Result<(), String>) {
+fn warn(program: &str, made: Result<(), TableError>) {
     if let Err(error) = made {
-        tracing::warn!(program, error, "Failed to make iptables rules again");
+        tracing::warn!(program, %error, "Failed to make iptables rules again");
     }
 }
 
 /// Makes what is missing of the chains and rules.
-async fn sync(tables: &impl Tables, program: &str) -> Result<(), String> {
+async fn sync(tables: &impl Tables, program: &str) -> Result<(), TableError> {
     ensure_chain(tables, program, "mangle", HINT).await?;
     // ip6tables has one loopback address, which no packet from elsewhere reaches.
     if program != "iptables" {
@@ -119,7 +137,7 @@ async fn sync(tables: &impl Tables, program: &str) -> Result<(), String> {
 }
 
 /// Makes everything again when a canary is gone.
-async fn watch(tables: &impl Tables, program: &str) -> Result<(), String> {
+async fn watch(tables: &impl Tables, program: &str) -> Result<(), TableError> {
     for table in CANARY_TABLES {
         if !tables.run(program, &["-t", table, "-S", CANARY]).await? {
             // Canaries last: while one is missing, there is something to do.
@@ -130,26 +148,35 @@ async fn watch(tables: &impl Tables, program: &str) -> Result<(), String> {
     Ok(())
 }
 
-async fn plant_canaries(tables: &impl Tables, program: &str) -> Result<(), String> {
+async fn plant_canaries(tables: &impl Tables, program: &str) -> Result<(), TableError> {
     for table in CANARY_TABLES {
         ensure_chain(tables, program, table, CANARY).await?;
     }
     Ok(())
 }
 
-async fn ensure_chain(tables: &impl Tables, program: &str, table: &str, chain: &str) -> Result<(), String> {
+async fn ensure_chain(tables: &impl Tables, program: &str, table: &str, chain: &str) -> Result<(), TableError> {
     // Status 1: it is there.
     tables.run(program, &["-t", table, "-N", chain]).await.map(|_| ())
 }
 
 /// Adds a rule of the table `filter` to a chain by `-I`, before all others, or `-A`, behind them.
-async fn ensure_rule(tables: &impl Tables, program: &str, how: &str, chain: &str, rule: &[&str]) -> Result<(), String> {
+async fn ensure_rule(
+    tables: &impl Tables,
+    program: &str,
+    how: &str,
+    chain: &str,
+    rule: &[&str],
+) -> Result<(), TableError> {
     let line = |verb| [&["-t", "filter", verb, chain], rule].concat();
     if tables.run(program, &line("-C")).await? {
         return Ok(());
     }
     let added = tables.run(program, &line(how)).await?;
-    if added { Ok(()) } else { Err(format!("{program} cannot add a rule to {chain}: {}", rule.join(" "))) }
+    if added {
+        return Ok(());
+    }
+    Err(TableError::Rule { program: program.to_owned(), chain: chain.to_owned(), rule: rule.join(" ") })
 }
 
 #[cfg(test)]
@@ -166,8 +193,8 @@ mod tests {
     }
 
     impl Tables for Recorded {
-        async fn run(&self, _: &str, arguments: &[&str]) -> Result<bool, String> {
-            let [_, table, verb, rest @ ..] = arguments else { return Err("no command".into()) };
+        async fn run(&self, _: &str, arguments: &[&str]) -> Result<bool, TableError> {
+            let [_, table, verb, rest @ ..] = arguments else { return Err(TableError::Refused("no command".into())) };
             let key = format!("{table} {}", rest.join(" "));
             if matches!(*verb, "-S" | "-C") {
                 return Ok(self.there.borrow().contains(&key));

@@ -199,7 +199,7 @@ async fn orphans(
             kill::remove(cx, &observed).await;
             let logs = cx.settings.pod_log_dir(crate::pods::namespace(&pod), crate::pods::name(&pod), &uid);
             if let Err(error) = REMOVAL.run(move || trees::remove(&logs)).await {
-                tracing::warn!(pod_uid = uid, error, "Could not remove the logs of a pod");
+                tracing::warn!(pod_uid = uid, %error, "Could not remove the logs of a pod");
             }
         }
     }
@@ -234,7 +234,7 @@ async fn leftovers(
     }
     for (uid, folder) in logs.into_iter().filter(|(uid, _)| gone(uid)) {
         if let Err(error) = REMOVAL.run(move || trees::remove(&folder)).await {
-            tracing::warn!(pod_uid = uid, error, "Could not remove the logs of a pod that is gone");
+            tracing::warn!(pod_uid = uid, %error, "Could not remove the logs of a pod that is gone");
         }
     }
     for uid in cgroups.into_iter().filter(gone) {
@@ -251,20 +251,19 @@ async fn leftovers(
 async fn take_down(cx: Arc<WorkerContext>, uids: Vec<String>, with_claims: Vec<String>) {
     for uid in with_claims {
         if let Err(error) = cx.claims.unprepare(&uid).await {
-            tracing::warn!(pod_uid = uid, error, "Could not give back the resource claims of a pod that is gone");
+            tracing::warn!(pod_uid = uid, %error, "Could not give back the resource claims of a pod that is gone");
         }
     }
     let (pods, mut failures) = (uids.len(), 0);
     for uid in uids {
-        let unmounted = cx.volumes.unmount(&uid).await.map_err(|error| error.to_string());
         let folder = cx.settings.pod_dir(&uid);
-        let removed = match unmounted {
-            Ok(()) => REMOVAL.run(move || trees::remove(&folder)).await,
-            Err(error) => Err(error),
+        let removed = match cx.volumes.unmount(&uid).await {
+            Ok(()) => REMOVAL.run(move || trees::remove(&folder)).await.map_err(anyhow::Error::from),
+            Err(error) => Err(error.into()),
         };
         if let Err(error) = removed {
             failures += 1;
-            tracing::warn!(pod_uid = uid, error, "Could not take down volumes of a pod that is gone");
+            tracing::warn!(pod_uid = uid, %error, "Could not take down volumes of a pod that is gone");
         }
     }
     crate::metrics::orphans_swept(pods, failures);

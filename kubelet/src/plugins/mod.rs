@@ -40,15 +40,28 @@ pub struct Plugin {
     pub versions: Vec<String>,
 }
 
+/// A handler's reason for not taking a plugin in, or for not letting it go. The plugin is told its text; nobody tells reasons
+/// apart.
+pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A path that is no address of a socket.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid socket {}: {cause}", .socket.display())]
+pub struct SocketError {
+    socket: PathBuf,
+    #[source]
+    cause: tonic::transport::Error,
+}
+
 /// Uses the plugins of one type.
 #[async_trait]
 pub trait Handler: Send + Sync {
     /// Refuses what cannot be used, before anything is done with it.
-    fn validate(&self, plugin: &Plugin) -> Result<(), String>;
+    fn validate(&self, plugin: &Plugin) -> Result<(), HandlerError>;
     /// Takes a plugin in; an error is told to it, and the registration is tried again later.
-    async fn register(&self, plugin: &Plugin) -> Result<(), String>;
+    async fn register(&self, plugin: &Plugin) -> Result<(), HandlerError>;
     /// Forgets a plugin whose socket is gone, unless another socket has taken over its name; tried again after an error.
-    async fn deregister(&self, plugin: &Plugin) -> Result<(), String>;
+    async fn deregister(&self, plugin: &Plugin) -> Result<(), HandlerError>;
 }
 
 /// Handlers by the type that plugins give: `CSIPlugin`, `DRAPlugin`, `DevicePlugin`.
@@ -77,9 +90,9 @@ async fn listen(socket: &Path, router: Router, shutdown: CancellationToken) -> a
 ///
 /// # Errors
 /// The path is no address.
-pub fn channel(socket: &Path) -> Result<Bounded<Channel>, String> {
+pub fn channel(socket: &Path) -> Result<Bounded<Channel>, SocketError> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
-    let endpoint = endpoint.map_err(|error| format!("invalid socket {}: {error}", socket.display()))?;
+    let endpoint = endpoint.map_err(|cause| SocketError { socket: socket.to_path_buf(), cause })?;
     Ok(Bounded::new(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy()))
 }
 

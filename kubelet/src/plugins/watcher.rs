@@ -126,7 +126,7 @@ async fn live(path: &Path, handlers: &Handlers, gone: &CancellationToken) {
         // A registration that has begun is brought to its end: what it did is known then.
         match register(path, handlers).await {
             Ok(registered) => break registered,
-            Err(error) => tracing::error!(error, "RegisterPlugin failed"),
+            Err(error) => tracing::error!(%error, "RegisterPlugin failed"),
         }
         tokio::select! {
             () = gone.cancelled() => return,
@@ -141,7 +141,7 @@ async fn live(path: &Path, handlers: &Handlers, gone: &CancellationToken) {
     tracing::info!(kind = registered.kind, name = plugin.name, "Deregistering plugin, its socket is gone");
     let mut pause = RETRY.0;
     while let Err(error) = handlers[registered.kind].deregister(plugin).await {
-        tracing::error!(name = plugin.name, error, "DeregisterPlugin failed");
+        tracing::error!(name = plugin.name, %error, "DeregisterPlugin failed");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY.1);
     }

@@ -8,6 +8,7 @@ mod keys;
 mod state;
 
 use crate::events::EventSink;
+use crate::objects::CertificateError;
 use crate::pods;
 use crate::workers::manager::Manager;
 use jiff::{SignedDuration, Timestamp};
@@ -19,10 +20,11 @@ use kube::api::{Api, PostParams};
 use parking_lot::Mutex;
 use shared::informer::{Event, Factory, Informer, Scope};
 use shared::workqueue::Queue;
-use state::{ABANDONED, Asked, CertificateState};
+use state::{ABANDONED, Asked, CertificateState, RequestMissing};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 /// Feature gate.
@@ -33,6 +35,36 @@ const DEADLINE: Duration = Duration::from_secs(15);
 const PASS: Duration = Duration::from_secs(60);
 /// Longest jitter of what pods do at a time.
 const JITTER_SECONDS: i64 = 5 * 60;
+
+/// Failures of asking for a certificate.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    /// The API server refused a call.
+    #[error("while {call}: {cause}")]
+    Call {
+        call: &'static str,
+        #[source]
+        cause: kube::Error,
+    },
+    /// No answer to a call in time.
+    #[error("while {0}: context deadline exceeded")]
+    Late(&'static str),
+    /// The node has not registered yet.
+    #[error("while getting node object from local cache: not found")]
+    NoNode,
+    /// The pod is damaged.
+    #[error("the pod has no spec")]
+    NoSpec,
+    /// No key can be made.
+    #[error("while generating keypair: {0}")]
+    Key(keys::KeyError),
+    /// Making a key panicked.
+    #[error(transparent)]
+    Panicked(#[from] JoinError),
+    /// The request is not there.
+    #[error(transparent)]
+    Missing(#[from] RequestMissing),
+}
 
 /// A projected certificate: uid of the pod, name of the volume, position among its sources.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,10 +100,10 @@ fn jitter() -> SignedDuration {
     SignedDuration::from_secs(rand::random_range(0..JITTER_SECONDS))
 }
 
-async fn timely<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+async fn timely<T>(name: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, RequestError> {
     match tokio::time::timeout(DEADLINE, call).await {
-        Ok(answer) => answer.map_err(|error| format!("while {what}: {error}")),
-        Err(_) => Err(format!("while {what}: context deadline exceeded")),
+        Ok(answer) => answer.map_err(|cause| RequestError::Call { call: name, cause }),
+        Err(_) => Err(RequestError::Late(name)),
     }
 }
 
@@ -93,7 +125,7 @@ impl PodCertificates {
     ///
     /// # Errors
     /// There is none yet, or it was refused.
-    pub fn bundle(&self, pod: &Pod, volume: &str, source: usize) -> Result<(String, String), String> {
+    pub fn bundle(&self, pod: &Pod, volume: &str, source: usize) -> Result<(String, String), CertificateError> {
         let key = ProjectionKey { pod_uid: pods::uid(pod).to_owned(), volume: volume.to_owned(), source };
         let mut states = self.states.lock();
         let state = states.entry(key).or_default();
@@ -149,7 +181,7 @@ impl PodCertificates {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(pod_uid = uid, error, "Could not handle podCertificate projected volume source");
+                    tracing::error!(pod_uid = uid, %error, "Could not handle podCertificate projected volume source");
                     self.queue.add_rate_limited(uid.clone());
                 }
             }
@@ -163,7 +195,7 @@ impl PodCertificates {
         pod: &Arc<Pod>,
         events: &dyn EventSink,
         node_uid: &impl Fn() -> Option<String>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, RequestError> {
         let (mut changed, mut outcome) = (false, Ok(()));
         for (key, source) in projections(pod) {
             let before = self.states.lock().get(&key).cloned().unwrap_or_default();
@@ -182,7 +214,7 @@ impl PodCertificates {
         pod: &Pod,
         source: &PodCertificateProjection,
         (events, node_uid): (&dyn EventSink, &impl Fn() -> Option<String>),
-    ) -> Result<(), String> {
+    ) -> Result<(), RequestError> {
         let now = Timestamp::now();
         let mut told = Vec::new();
         let namespace = pods::namespace(pod);
@@ -194,24 +226,23 @@ impl PodCertificates {
         }
         observed?;
         if state.wants_request(now) {
-            let node_uid = node_uid().ok_or("while getting node object from local cache: not found")?;
+            let node_uid = node_uid().ok_or(RequestError::NoNode)?;
             state.asked(self.ask(pod, source, node_uid).await?);
         }
         Ok(())
     }
 
     /// Makes a key, and a request for a certificate of it.
-    async fn ask(&self, pod: &Pod, source: &PodCertificateProjection, node_uid: String) -> Result<Asked, String> {
+    async fn ask(&self, pod: &Pod, source: &PodCertificateProjection, node_uid: String) -> Result<Asked, RequestError> {
         let (namespace, pod_uid) = (pods::namespace(pod), pods::uid(pod).to_owned());
-        let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
+        let spec = pod.spec.as_ref().ok_or(RequestError::NoSpec)?;
         let account = spec.service_account_name.clone().unwrap_or_default();
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let account_uid = timely("fetching service account", accounts.get(&account)).await?.metadata.uid;
         let (kind, text) = (source.key_type.clone(), pod_uid.clone());
         // Those of RSA take seconds.
         let made = tokio::task::spawn_blocking(move || keys::generate(&kind, text.as_bytes())).await;
-        let made =
-            made.map_err(|error| error.to_string())?.map_err(|error| format!("while generating keypair: {error}"))?;
+        let made = made?.map_err(RequestError::Key)?;
         let owner = OwnerReference {
             api_version: "core/v1".to_owned(),
             kind: "Pod".to_owned(),
@@ -316,14 +347,14 @@ mod tests {
         let factory = Factory::new(client.clone(), TaskGroup::new(), Shutdown::new());
         let certificates = PodCertificates::new(client, &factory, "node");
         let (pod, events) = (pod(), Recorded::default());
-        let missing = || Err("credential bundle is not issued yet".to_owned());
+        let missing = || Err(CertificateError::NotIssued);
         assert_eq!(certificates.bundle(&pod, "v", 1), missing());
         assert_eq!(certificates.queue.get().await.as_deref(), Some("u"), "the question is what begins it");
         let unknown = certificates.handle(&pod, &events, &|| None).await;
-        assert_eq!(unknown, Err("while getting node object from local cache: not found".to_owned()));
-        assert_eq!(certificates.handle(&pod, &events, &|| Some("of-node".to_owned())).await, Ok(false));
+        assert!(matches!(unknown, Err(RequestError::NoNode)), "{unknown:?}");
+        assert!(!certificates.handle(&pod, &events, &|| Some("of-node".to_owned())).await.expect("asked"));
         let unseen = certificates.handle(&pod, &events, &|| Some("of-node".to_owned())).await;
-        assert_eq!(unseen, Err("podcertificaterequest.certificates.k8s.io \"req-1\" not found".to_owned()));
+        assert!(matches!(unseen, Err(RequestError::Missing(RequestMissing::NotSeen(_)))), "{unseen:?}");
         assert_eq!(certificates.bundle(&pod, "v", 1), missing());
         let mut made = std::mem::take(&mut *asked.lock());
         let made = made.pop().filter(|_| made.is_empty()).expect("one request");

@@ -2,6 +2,7 @@
 //! Answers for the states of upstream's `podcertificatemanager.go`.
 
 use crate::events::EventType;
+use crate::objects::CertificateError;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
 use shared::cert;
@@ -10,6 +11,17 @@ use shared::cert;
 pub(super) const ABANDONED: SignedDuration = SignedDuration::from_mins(10);
 /// A certificate that was to be renewed so long ago is overdue.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(10);
+
+/// Requests that are not there.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RequestMissing {
+    /// Just made, and not seen yet.
+    #[error("podcertificaterequest.certificates.k8s.io {0:?} not found")]
+    NotSeen(String),
+    /// Deleted meanwhile.
+    #[error("PodCertificateRequest {0:?} appears to have been deleted")]
+    Deleted(String),
+}
 
 /// A request that was made, with the key that it is for.
 #[derive(Clone, PartialEq, Eq)]
@@ -93,11 +105,11 @@ impl CertificateState {
     ///
     /// # Errors
     /// There is none, with upstream's text.
-    pub(super) fn bundle(&self) -> Result<(&str, &str), String> {
+    pub(super) fn bundle(&self) -> Result<(&str, &str), CertificateError> {
         match self {
             Self::Fresh(issued) | Self::Renewing(issued, _) => Ok((&issued.key, &issued.chain)),
-            Self::Initial | Self::Waiting(_) => Err("credential bundle is not issued yet".to_owned()),
-            Self::Refused(error, _) => Err(error.clone()),
+            Self::Initial | Self::Waiting(_) => Err(CertificateError::NotIssued),
+            Self::Refused(error, _) => Err(CertificateError::Refused(error.clone())),
         }
     }
 
@@ -151,18 +163,18 @@ impl CertificateState {
         now: Timestamp,
         jitter: SignedDuration,
         tell: &mut dyn FnMut(Told),
-    ) -> Result<(), String> {
+    ) -> Result<(), RequestMissing> {
         let (Self::Waiting(asked) | Self::Renewing(_, asked)) = &*self else { return Ok(()) };
         let Some(request) = request else {
             let name = asked.request.clone();
             if now <= asked.abandon_at {
-                return Err(format!("podcertificaterequest.certificates.k8s.io {name:?} not found"));
+                return Err(RequestMissing::NotSeen(name));
             }
             *self = match std::mem::take(self) {
                 Self::Renewing(issued, _) => Self::Fresh(issued),
                 _ => Self::Initial,
             };
-            return Err(format!("PodCertificateRequest {name:?} appears to have been deleted"));
+            return Err(RequestMissing::Deleted(name));
         };
         match Outcome::of(request) {
             Outcome::Pending => {}
@@ -246,7 +258,7 @@ mod tests {
         assert!(state.wants_request(at(0)));
         state.asked(asked("first", 10));
         assert!(!state.wants_request(at(99)));
-        assert_eq!(state.bundle(), Err("credential bundle is not issued yet".to_owned()));
+        assert_eq!(state.bundle(), Err(CertificateError::NotIssued));
         state.observe(Some(&request("Other", json!({}))), at(1), none, &mut |_| ()).expect("it is under way");
         assert_eq!((state.metric(at(1)), state.request()), ("not_yet_issued", Some("req-1")));
         state.observe(Some(&issued()), at(1), SignedDuration::from_mins(1), &mut |_| ()).expect("issued");
@@ -265,10 +277,10 @@ mod tests {
         for bundle in [None, Some("key")] {
             state.asked(asked("key", 10));
             let missing = state.observe(None, at(10), SignedDuration::ZERO, &mut |_| ()).expect_err("not seen yet");
-            assert_eq!(missing, "podcertificaterequest.certificates.k8s.io \"req-1\" not found");
+            assert_eq!(missing.to_string(), "podcertificaterequest.certificates.k8s.io \"req-1\" not found");
             assert_eq!(state.request(), Some("req-1"));
             let deleted = state.observe(None, at(11), SignedDuration::ZERO, &mut |_| ()).expect_err("deleted");
-            assert_eq!(deleted, "PodCertificateRequest \"req-1\" appears to have been deleted");
+            assert_eq!(deleted.to_string(), "PodCertificateRequest \"req-1\" appears to have been deleted");
             assert!(state.wants_request(at(61)));
             assert_eq!(state.bundle().ok().map(|(key, _)| key), bundle);
             state.asked(asked("key", 10));
@@ -287,7 +299,7 @@ mod tests {
             let refused = request(condition, json!({}));
             let events = told(|tell| state.observe(Some(&refused), at(1), SignedDuration::ZERO, tell).expect("told"));
             assert_eq!(events, [condition]);
-            assert_eq!(state.bundle(), Err(text.to_owned()));
+            assert_eq!(state.bundle(), Err(CertificateError::Refused(text.to_owned())));
             assert_eq!((state.metric(at(1)), state.wants_request(at(999))), (metric, false));
         }
     }

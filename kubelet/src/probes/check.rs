@@ -35,14 +35,14 @@ pub(super) async fn attempt(probe: &Probe, target: &ProbeTarget<'_>, exec: &dyn 
     if let Some(action) = &probe.http_get {
         return match http::Request::new(action, target.container, target.pod_ip, "kube-probe/1.35") {
             Ok(request) => get(&request, timeout).await,
-            Err(error) => ProbeOutcome::Error(error),
+            Err(error) => ProbeOutcome::Error(error.to_string()),
         };
     }
     if let Some(action) = &probe.tcp_socket {
         let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(target.pod_ip);
         return match http::port_number(&action.port, target.container) {
             Ok(port) => connect(host, port, timeout).await,
-            Err(error) => ProbeOutcome::Error(error),
+            Err(error) => ProbeOutcome::Error(error.to_string()),
         };
     }
     if let Some(action) = &probe.grpc {
@@ -80,7 +80,7 @@ async fn get(request: &http::Request, timeout: Duration) -> ProbeOutcome {
             (200..400, None) => ProbeOutcome::Success,
             (status, _) => ProbeOutcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
         },
-        Err(error) => ProbeOutcome::Failure(error),
+        Err(error) => ProbeOutcome::Failure(error.to_string()),
     }
 }
 

@@ -2,14 +2,16 @@
 //! is its own business), redirects within the host, answers read up to a bound.
 //! Answers for upstream's `pkg/probe/http` (`DoHTTPProbe`, `NewProbeRequest`).
 
-use http::header::{ACCEPT, AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, HOST, HeaderName, HeaderValue, InvalidHeaderValue, LOCATION, USER_AGENT};
 use http::{HeaderMap, Method, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use shared::cert::CertError;
 use shared::host_port;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -18,9 +20,73 @@ use tokio::net::TcpStream;
 /// The most of an answer's body that is read.
 const BODY_LIMIT: usize = 10 << 10;
 const REDIRECT_LIMIT: usize = 10;
-/// End of the error of a server that speaks HTTP where TLS is expected, in Go's words.
-pub const NOT_TLS: &str = "http: server gave HTTP response to HTTPS client";
 
+/// Actions that describe no request.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The agent's name is no header.
+    #[error(transparent)]
+    Agent(#[from] InvalidHeaderValue),
+    /// The container has no such port.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+/// A port that is neither a number nor the name of one of the container's ports; upstream's text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("couldn't find port: {port:?} in container {container:?}")]
+pub struct PortError {
+    port: IntOrString,
+    container: String,
+}
+
+/// A request that was not answered, in Go's words.
+#[derive(Debug, thiserror::Error)]
+#[error("Get {url:?}: {cause}")]
+pub struct HttpError {
+    url: String,
+    /// Cause.
+    #[source]
+    pub cause: HttpProblem,
+}
+
+/// Reasons why a request was not answered, in Go's words.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpProblem {
+    /// Too many redirects.
+    #[error("stopped after {} redirects", REDIRECT_LIMIT)]
+    Redirects,
+    /// Too little time.
+    #[error("context deadline exceeded (Client.Timeout exceeded while awaiting headers)")]
+    Late,
+    /// Nobody listens.
+    #[error("dial tcp {authority}: connect: {}", reason(.cause))]
+    Dial {
+        /// Host and port.
+        authority: String,
+        /// Cause.
+        #[source]
+        cause: io::Error,
+    },
+    /// The host has no name that TLS could be spoken with.
+    #[error(transparent)]
+    Name(#[from] InvalidDnsNameError),
+    /// TLS cannot be spoken.
+    #[error(transparent)]
+    Tls(#[from] CertError),
+    /// The server speaks HTTP where TLS is expected.
+    #[error("http: server gave HTTP response to HTTPS client")]
+    NotTls,
+    /// The handshake of TLS failed.
+    #[error(transparent)]
+    Handshake(io::Error),
+    /// The request cannot be written.
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    /// The connection broke, or what came is no HTTP.
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
 /// A GET request.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -47,7 +113,7 @@ impl Request {
     ///
     /// # Errors
     /// The port is neither a number nor the name of one of the container's ports.
-    pub fn new(action: &HTTPGetAction, container: &Container, pod_ip: &str, agent: &str) -> Result<Self, String> {
+    pub fn new(action: &HTTPGetAction, container: &Container, pod_ip: &str, agent: &str) -> Result<Self, RequestError> {
         let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(pod_ip);
         let mut headers = HeaderMap::new();
         for header in action.http_headers.iter().flatten() {
@@ -57,7 +123,7 @@ impl Request {
                 headers.append(name, value);
             }
         }
-        headers.entry(USER_AGENT).or_insert(HeaderValue::try_from(agent).map_err(|error| error.to_string())?);
+        headers.entry(USER_AGENT).or_insert(HeaderValue::try_from(agent)?);
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
         let path = action.path.as_deref().unwrap_or_default();
         Ok(Self {
@@ -90,7 +156,7 @@ impl Request {
 ///
 /// # Errors
 /// Not a port.
-pub fn port_number(port: &IntOrString, container: &Container) -> Result<u16, String> {
+pub fn port_number(port: &IntOrString, container: &Container) -> Result<u16, PortError> {
     let number = match port {
         IntOrString::Int(number) => Some(*number),
         IntOrString::String(name) => {
@@ -102,14 +168,14 @@ pub fn port_number(port: &IntOrString, container: &Container) -> Result<u16, Str
     number
         .and_then(|number| u16::try_from(number).ok())
         .filter(|number| *number > 0)
-        .ok_or_else(|| format!("couldn't find port: {port:?} in container {:?}", container.name))
+        .ok_or_else(|| PortError { port: port.clone(), container: container.name.clone() })
 }
 
 /// Sends a request and follows redirects that stay on its host.
 ///
 /// # Errors
 /// What went wrong on the way, in words for an event.
-pub async fn send(request: &Request, timeout: Duration) -> Result<ProbeResponse, String> {
+pub async fn send(request: &Request, timeout: Duration) -> Result<ProbeResponse, HttpError> {
     let url = url(request);
     let work = async {
         let mut request = request.clone();
@@ -121,14 +187,10 @@ pub async fn send(request: &Request, timeout: Duration) -> Result<ProbeResponse,
                 None => return Ok(ProbeResponse { redirected_to: Some(location), ..answer }),
             }
         }
-        Err(format!("stopped after {REDIRECT_LIMIT} redirects"))
+        Err(HttpProblem::Redirects)
     };
     let result = tokio::time::timeout(timeout, work).await;
-    result
-        .unwrap_or_else(
-            |_| Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()),
-        )
-        .map_err(|error| format!("Get {url:?}: {error}"))
+    result.unwrap_or(Err(HttpProblem::Late)).map_err(|cause| HttpError { url, cause })
 }
 
 fn url(request: &Request) -> String {
@@ -154,26 +216,25 @@ fn follow(request: &Request, location: &str) -> Option<Request> {
     Some(next)
 }
 
-async fn exchange(request: &Request) -> Result<(ProbeResponse, Option<String>), String> {
-    let dial = |error: std::io::Error| format!("dial tcp {}: connect: {}", authority(request), reason(&error));
+async fn exchange(request: &Request) -> Result<(ProbeResponse, Option<String>), HttpProblem> {
+    let dial = |cause| HttpProblem::Dial { authority: authority(request), cause };
     let stream = TcpStream::connect((request.host.as_str(), request.port)).await.map_err(dial)?;
     if !request.secure {
         return over(stream, request).await;
     }
-    let name = ServerName::try_from(request.host.clone()).map_err(|error| error.to_string())?;
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(
-        shared::cert::client_tls(shared::cert::Trust::Anybody, None).map_err(|error| error.to_string())?,
-    ));
-    let stream = connector.connect(name, stream).await.map_err(|error| tls_error(&error))?;
+    let name = ServerName::try_from(request.host.clone())?;
+    let client = shared::cert::client_tls(shared::cert::Trust::Anybody, None)?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+    let stream = connector.connect(name, stream).await.map_err(tls_error)?;
     over(stream, request).await
 }
 
-/// The failure of a handshake, in Go's words where what came is no TLS.
-fn tls_error(error: &std::io::Error) -> String {
+/// The failure of a handshake.
+fn tls_error(error: io::Error) -> HttpProblem {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
-        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => NOT_TLS.to_owned(),
-        _ => error.to_string(),
+        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => HttpProblem::NotTls,
+        _ => HttpProblem::Handshake(error),
     }
 }
 
@@ -188,20 +249,19 @@ pub(super) fn reason(error: &std::io::Error) -> String {
     }
 }
 
-async fn over<S>(stream: S, request: &Request) -> Result<(ProbeResponse, Option<String>), String>
+async fn over<S>(stream: S, request: &Request) -> Result<(ProbeResponse, Option<String>), HttpProblem>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let text = |error: hyper::Error| error.to_string();
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let mut builder = http::Request::builder().method(Method::GET).uri(&request.path);
     if !request.headers.contains_key(HOST) {
         builder = builder.header(HOST, authority(request));
     }
-    let mut message = builder.body(Empty::<bytes::Bytes>::new()).map_err(|error| error.to_string())?;
+    let mut message = builder.body(Empty::<bytes::Bytes>::new())?;
     message.headers_mut().extend(request.headers.clone());
     let exchange = async move {
-        let response = sender.send_request(message).await.map_err(text)?;
+        let response = sender.send_request(message).await?;
         let status = response.status().as_u16();
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
         // A longer body is no failure: only its beginning is of use.

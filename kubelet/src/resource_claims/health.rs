@@ -143,7 +143,7 @@ impl HealthState {
     /// Reads the checkpoint: nothing where there is none, or where it is damaged, as drivers tell it anew.
     pub(super) fn read(file: &Path) -> Self {
         files::read_json(file).map(Option::unwrap_or_default).unwrap_or_else(|error| {
-            tracing::error!(file = %file.display(), error, "Failed to load health checkpoint, proceeding with empty cache");
+            tracing::error!(file = %file.display(), %error, "Failed to load health checkpoint, proceeding with empty cache");
             Self::default()
         })
     }

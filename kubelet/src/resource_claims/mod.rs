@@ -5,18 +5,21 @@
 //! runtime (CDI), the checkpoint. A claim is written down before its drivers are asked, so that it is given back after any
 //! death. Calls for one claim never overlap.
 
+mod error;
 mod health;
 mod plugin;
 mod state;
 
+pub use error::{ClaimError, ClaimFailure, ResourceClaimError};
 pub use state::Device;
 
 use crate::keyed_lock::KeyedLocks;
 use crate::objects::ObjectSource;
-use crate::plugins::{Handler, Plugin, metrics};
+use crate::plugins::{Handler, HandlerError, Plugin, metrics};
 use crate::pods;
 use crate::resource_health::{PodUpdates, ResourceHealths};
 use async_trait::async_trait;
+use error::UnsuitableDriver;
 use health::HealthState;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -26,6 +29,7 @@ use parking_lot::Mutex;
 use plugin::{Driver, Drivers};
 use state::{Claim, State};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,7 +103,7 @@ impl ResourceClaims {
     pub fn new((root, node): (&Path, &str), objects: Arc<dyn ObjectSource>, client: Option<kube::Client>) -> Arc<Self> {
         let file = root.join(FILE);
         let state = State::read(&file).unwrap_or_else(|error| {
-            tracing::error!(file = %file.display(), error, "Could not read the checkpoint of resource claims, starting without");
+            tracing::error!(file = %file.display(), %error, "Could not read the checkpoint of resource claims, starting without");
             State::default()
         });
         let (drivers, locks) = (Drivers::default(), KeyedLocks::default());
@@ -117,10 +121,9 @@ impl ResourceClaims {
         metrics::claims_in_use(self.state.lock().drivers(), &mut self.counted.lock());
     }
 
-    fn save(&self) -> Result<(), String> {
+    fn save(&self) -> io::Result<()> {
         self.count();
-        let written = self.state.lock().write(&self.file);
-        written.map_err(|error| format!("checkpoint ResourceClaim state: {error}"))
+        self.state.lock().write(&self.file)
     }
 
     /// Prepares a pod's claims; those that are prepared already are left. What has begun is brought to its end, also when nobody
@@ -128,7 +131,7 @@ impl ResourceClaims {
     ///
     /// # Errors
     /// A claim is not there, not allocated or not the pod's, or a driver is away or failed. To be tried again.
-    pub async fn prepare(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
+    pub async fn prepare(self: &Arc<Self>, pod: &Pod) -> Result<(), ResourceClaimError> {
         let has_claims = pod.spec.as_ref().is_some_and(|spec| spec.resource_claims.is_some());
         if !has_claims && state::extended(pod).is_none() {
             return Ok(());
@@ -138,18 +141,18 @@ impl ResourceClaims {
             for reference in state::references(&pod)? {
                 claims.prepare_one(&pod, &reference).await?;
             }
-            Ok::<(), String>(())
+            Ok::<(), ClaimFailure>(())
         });
         let begun = Instant::now();
-        let outcome = prepared.await.unwrap_or_else(|error| Err(error.to_string()));
+        let outcome = prepared.await.unwrap_or_else(|error| Err(error.into()));
         metrics::claims("PrepareResources", begun, &outcome);
-        outcome.map_err(|error| format!("prepare dynamic resources: {error}"))
+        outcome.map_err(ResourceClaimError::Prepare)
     }
 
-    async fn prepare_one(&self, pod: &Pod, reference: &state::Reference) -> Result<(), String> {
+    async fn prepare_one(&self, pod: &Pod, reference: &state::Reference) -> Result<(), ClaimFailure> {
         let name = &reference.claim;
         let found = self.objects.resource_claim(pods::namespace(pod), name).await;
-        let found = found.map_err(|error| format!("fetch ResourceClaim {name}: {error}"))?;
+        let found = found.map_err(|cause| ClaimFailure::Fetch { name: name.clone(), cause })?;
         state::check(pod, &found, reference.is_generated)?;
         let claim = Claim::new(&found)?;
         // A pod whose driver is away has nothing that would have to be given back.
@@ -166,14 +169,14 @@ impl ResourceClaims {
             let devices = self.drivers.get(name)?.prepare(claim.message()).await?;
             self.state.lock().prepared(&claim, name, devices.into_iter().map(Device::from).collect());
         }
-        self.save()
+        Ok(self.save()?)
     }
 
     /// Gives back a pod's claims: those that no other pod has are unprepared.
     ///
     /// # Errors
     /// A driver is away or failed; what is left is tried again by the next call.
-    pub async fn unprepare(&self, uid: &str) -> Result<(), String> {
+    pub async fn unprepare(&self, uid: &str) -> Result<(), ResourceClaimError> {
         let (begun, claims) = (Instant::now(), self.state.lock().of_pod(uid));
         if claims.is_empty() {
             return Ok(());
@@ -181,14 +184,14 @@ impl ResourceClaims {
         let mut outcome = Ok(());
         for claim in claims {
             if let Err(error) = self.unprepare_one(&claim, uid).await {
-                outcome = outcome.and(Err(format!("unprepare dynamic resources: {error}")));
+                outcome = outcome.and(Err(ResourceClaimError::Unprepare(error)));
             }
         }
         metrics::claims("UnprepareResources", begun, &outcome);
         outcome
     }
 
-    async fn unprepare_one(&self, claim: &Claim, uid: &str) -> Result<(), String> {
+    async fn unprepare_one(&self, claim: &Claim, uid: &str) -> Result<(), ClaimFailure> {
         let _guard = self.locks.lock(&claim.uid).await;
         if self.state.lock().is_last(claim, uid) {
             for name in claim.drivers.keys() {
@@ -196,7 +199,7 @@ impl ResourceClaims {
             }
             self.state.lock().remove(claim);
         }
-        self.save()
+        Ok(self.save()?)
     }
 
     /// Uids of all pods that have claims.
@@ -208,7 +211,7 @@ impl ResourceClaims {
     ///
     /// # Errors
     /// A claim is not prepared: the container must not start.
-    pub fn of_container(&self, pod: &Pod, container: &Container) -> Result<Vec<Granted>, String> {
+    pub fn of_container(&self, pod: &Pod, container: &Container) -> Result<Vec<Granted>, ClaimError> {
         let found = self.state.lock().of_container(pod, container)?;
         let granted = |(claim, driver, device): (Claim, String, Device)| Granted { claim: claim.name, driver, device };
         Ok(found.into_iter().map(granted).collect())
@@ -326,14 +329,13 @@ pub struct ClaimHandler(pub Arc<ResourceClaims>);
 
 #[async_trait]
 impl Handler for ClaimHandler {
-    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
-        plugin::service(&plugin.versions).map(drop).map_err(|error| {
-            let (name, endpoint) = (&plugin.name, plugin.endpoint.display());
-            format!("invalid supported gRPC versions of DRA driver plugin {name} at endpoint {endpoint}: {error}")
-        })
+    fn validate(&self, plugin: &Plugin) -> Result<(), HandlerError> {
+        let unsuitable =
+            |cause| UnsuitableDriver { name: plugin.name.clone(), endpoint: plugin.endpoint.clone(), cause };
+        Ok(plugin::service(&plugin.versions).map(drop).map_err(unsuitable)?)
     }
 
-    async fn register(&self, plugin: &Plugin) -> Result<(), String> {
+    async fn register(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         let driver = Driver::new(plugin)?;
         self.0.drivers.add(&plugin.name, driver.clone());
         if self.0.watches_health.load(Ordering::Relaxed) {
@@ -343,7 +345,7 @@ impl Handler for ClaimHandler {
         Ok(())
     }
 
-    async fn deregister(&self, plugin: &Plugin) -> Result<(), String> {
+    async fn deregister(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         if self.0.drivers.remove(plugin) {
             let (claims, name) = (Arc::clone(&self.0), plugin.name.clone());
             tokio::spawn(async move {

@@ -1,6 +1,7 @@
 //! Claims that are prepared on the node and the pods that have them, and their checkpoint in upstream's form,
 //! `dra_manager_state`. Pure but for the file.
 
+use super::error::ClaimError;
 use super::v1;
 use crate::files;
 use k8s_openapi::api::core::v1::{Container, Pod, PodExtendedResourceClaimStatus};
@@ -58,6 +59,20 @@ pub(super) struct DriverState {
     pub(super) devices: Option<Vec<Device>>,
 }
 
+/// Reasons why a checkpoint cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CheckpointError {
+    /// The file is out of reach, or is no such document.
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    /// The checksum is that of other data.
+    #[error("checkpoint is corrupted")]
+    Corrupt,
+    /// The data are no such document.
+    #[error(transparent)]
+    Data(#[from] serde_json::Error),
+}
+
 /// A claim that pods of the node have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -82,10 +97,10 @@ impl Claim {
     ///
     /// # Errors
     /// It is not allocated.
-    pub(super) fn new(claim: &ResourceClaim) -> Result<Self, String> {
+    pub(super) fn new(claim: &ResourceClaim) -> Result<Self, ClaimError> {
         let name = claim.metadata.name.clone().unwrap_or_default();
         let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
-        let allocation = allocation.ok_or_else(|| format!("ResourceClaim {name}: not allocated"))?;
+        let allocation = allocation.ok_or_else(|| ClaimError::NotAllocated(name.clone()))?;
         let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
         Ok(Self {
             uid: claim.metadata.uid.clone().unwrap_or_default(),
@@ -116,7 +131,7 @@ pub(super) struct Reference {
 }
 
 /// Claims of a pod; those that turned out not to be needed are left out. Upstream's `resourceclaim.Name`.
-pub(super) fn references(pod: &Pod) -> Result<Vec<Reference>, String> {
+pub(super) fn references(pod: &Pod) -> Result<Vec<Reference>, ClaimError> {
     let entries = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
     let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
     let statuses: Vec<_> = statuses.collect();
@@ -128,8 +143,10 @@ pub(super) fn references(pod: &Pod) -> Result<Vec<Reference>, String> {
             continue;
         }
         let status = statuses.iter().find(|status| status.name == name);
-        let (namespace, pod) = (crate::pods::namespace(pod), crate::pods::name(pod));
-        let status = status.ok_or_else(|| format!("pod \"{namespace}/{pod}\": ResourceClaim not created yet"))?;
+        let status = status.ok_or_else(|| ClaimError::NotCreated {
+            namespace: crate::pods::namespace(pod).to_owned(),
+            pod: crate::pods::name(pod).to_owned(),
+        })?;
         if let Some(claim) = status.resource_claim_name.clone() {
             found.push(Reference { entry: name, claim, is_generated: true });
         }
@@ -146,25 +163,23 @@ pub(super) fn extended(pod: &Pod) -> Option<&PodExtendedResourceClaimStatus> {
 }
 
 /// Refuses a claim that a pod may not use.
-pub(super) fn check(pod: &Pod, claim: &ResourceClaim, is_generated: bool) -> Result<(), String> {
-    let (uid, name) = (crate::pods::uid(pod), claim.metadata.name.as_deref().unwrap_or_default());
+pub(super) fn check(pod: &Pod, claim: &ResourceClaim, is_generated: bool) -> Result<(), ClaimError> {
+    let (uid, name) = (crate::pods::uid(pod), claim.metadata.name.clone().unwrap_or_default());
+    let pod_name = crate::pods::name(pod).to_owned();
     if is_generated {
         let owners = claim.metadata.owner_references.iter().flatten();
         let is_own = owners.into_iter().any(|owner| owner.uid == uid && owner.controller == Some(true));
         if !is_own {
-            let namespace = crate::pods::namespace(pod);
-            let pod = crate::pods::name(pod);
-            return Err(format!(
-                "ResourceClaim {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)"
-            ));
+            let namespace = crate::pods::namespace(pod).to_owned();
+            return Err(ClaimError::NotOwned { namespace, claim: name, pod: pod_name });
         }
     }
     let reserved = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
     if reserved.into_iter().any(|consumer| consumer.uid == uid) {
         return Ok(());
     }
-    let (pod, claim_uid) = (crate::pods::name(pod), claim.metadata.uid.as_deref().unwrap_or_default());
-    Err(format!("pod {pod} ({uid}) is not allowed to use ResourceClaim {name} ({claim_uid})"))
+    let (uid, claim_uid) = (uid.to_owned(), claim.metadata.uid.clone().unwrap_or_default());
+    Err(ClaimError::NotReserved { pod: pod_name, uid, claim: name, claim_uid })
 }
 
 /// Claims by namespace and name.
@@ -180,14 +195,11 @@ impl State {
     ///
     /// # Errors
     /// Another claim of the name is still prepared.
-    pub(super) fn add(&mut self, claim: Claim, pod: &str) -> Result<Claim, String> {
+    pub(super) fn add(&mut self, claim: Claim, pod: &str) -> Result<Claim, ClaimError> {
         let key = (claim.namespace.clone(), claim.name.clone());
         let known = self.0.entry(key).or_insert_with(|| claim.clone());
         if known.uid != claim.uid {
-            let (name, uid) = (&claim.name, &known.uid);
-            return Err(format!(
-                "old ResourceClaim with same name {name} and different UID {uid} still exists (previous pod force-deleted?!)"
-            ));
+            return Err(ClaimError::Old { name: claim.name, uid: known.uid.clone() });
         }
         known.pods.insert(pod.to_owned(), BTreeMap::new());
         Ok(known.clone())
@@ -249,7 +261,7 @@ impl State {
         &self,
         pod: &Pod,
         container: &Container,
-    ) -> Result<Vec<(Claim, String, Device)>, String> {
+    ) -> Result<Vec<(Claim, String, Device)>, ClaimError> {
         let used = container.resources.as_ref().and_then(|resources| resources.claims.as_deref()).unwrap_or_default();
         let extended = extended(pod);
         if used.is_empty() && extended.is_none() {
@@ -267,7 +279,7 @@ impl State {
         }
         let mut devices = Vec::new();
         for (name, request) in wanted {
-            let missing = || format!("unable to get claim info for claim {name} in namespace {namespace}");
+            let missing = || ClaimError::NotPrepared { claim: name.to_owned(), namespace: namespace.to_owned() };
             let claim = self.get(namespace, name).ok_or_else(missing)?;
             let wanted = claim.devices().filter(|(_, device)| device.is_for(request));
             devices.extend(wanted.map(|(driver, device)| (claim.clone(), driver.clone(), device.clone())));
@@ -306,12 +318,12 @@ impl State {
     ///
     /// # Errors
     /// It is damaged, or of a later version.
-    pub(super) fn read(file: &Path) -> Result<Self, String> {
+    pub(super) fn read(file: &Path) -> Result<Self, CheckpointError> {
         let Some(checkpoint) = files::read_json::<Checkpoint>(file)? else { return Ok(Self::default()) };
         if crc32fast::hash(checkpoint.data.as_bytes()) != checkpoint.checksum {
-            return Err("checkpoint is corrupted".to_owned());
+            return Err(CheckpointError::Corrupt);
         }
-        let data: Data = serde_json::from_str(&checkpoint.data).map_err(|error| error.to_string())?;
+        let data: Data = serde_json::from_str(&checkpoint.data)?;
         let claims = data.claims.unwrap_or_default().into_iter();
         Ok(Self(claims.map(|claim| ((claim.namespace.clone(), claim.name.clone()), claim)).collect()))
     }
@@ -369,7 +381,7 @@ pub(super) mod tests {
         };
         let given = reference("a", "given", false);
         let not_yet = Err("pod \"n/p\": ResourceClaim not created yet".to_owned());
-        assert_eq!(references(&pod(json!({}))), not_yet);
+        assert_eq!(references(&pod(json!({}))).map_err(|error| error.to_string()), not_yet);
         assert_eq!(references(&pod(made(json!("p-b")))), Ok(vec![given.clone(), reference("b", "p-b", true)]));
         assert_eq!(references(&pod(made(Value::Null))), Ok(vec![given]), "it needs none");
     }
@@ -387,24 +399,28 @@ pub(super) mod tests {
             ("u", owned, true, Ok(())),
         ] {
             let checked = check(&pod(uid), &claim(change), is_generated);
-            assert_eq!(checked, expected.map_err(str::to_owned), "{uid} {is_generated}");
+            assert_eq!(
+                checked.map_err(|error| error.to_string()),
+                expected.map_err(str::to_owned),
+                "{uid} {is_generated}"
+            );
         }
         let free = claim(json!({"status": {}}));
-        assert_eq!(Claim::new(&free), Err("ResourceClaim c: not allocated".to_owned()));
+        assert_eq!(Claim::new(&free).expect_err("free").to_string(), "ResourceClaim c: not allocated");
     }
 
     #[test]
     fn containers_have_the_devices_of_their_requests() {
         let mut state = State::default();
         let known = Claim::new(&claim(json!({}))).expect("allocated");
-        let missing = Err("unable to get claim info for claim c in namespace n".to_owned());
+        let missing = "unable to get claim info for claim c in namespace n";
         let names = |state: &State, container: usize| {
             let pod = pod("u");
             let container = &pod.spec.as_ref().expect("spec").containers[container];
             let devices = state.of_container(&pod, container)?;
-            Ok::<_, String>(devices.into_iter().map(|(_, _, device)| device.device_name).collect::<Vec<_>>())
+            Ok::<_, ClaimError>(devices.into_iter().map(|(_, _, device)| device.device_name).collect::<Vec<_>>())
         };
-        assert_eq!(names(&state, 0), missing);
+        assert_eq!(names(&state, 0).expect_err("not prepared").to_string(), missing);
         state.add(known.clone(), "u").expect("added");
         let devices = vec![device("a", &["r"]), device("b", &["s"]), device("c", &[]), device("d", &["r/first"])];
         state.prepared(&known, "one.test", devices);
@@ -430,7 +446,7 @@ pub(super) mod tests {
         let names = |state: &State, container: usize| {
             let container = &pod.spec.as_ref().expect("spec").containers[container];
             let devices = state.of_container(&pod, container)?;
-            Ok::<_, String>(devices.into_iter().map(|(_, _, device)| device.device_name).collect::<Vec<_>>())
+            Ok::<_, ClaimError>(devices.into_iter().map(|(_, _, device)| device.device_name).collect::<Vec<_>>())
         };
         assert!(names(&state, 0).is_err(), "it is not prepared");
         state.add(known.clone(), "u").expect("added");
@@ -452,7 +468,7 @@ pub(super) mod tests {
         let other = Claim { uid: "new".to_owned(), ..known.clone() };
         let refused =
             "old ResourceClaim with same name c and different UID claim still exists (previous pod force-deleted?!)";
-        assert_eq!(state.add(other.clone(), "w"), Err(refused.to_owned()));
+        assert_eq!(state.add(other.clone(), "w").expect_err("refused").to_string(), refused);
         state.remove(&known);
         state.add(other, "w").expect("the old one is gone");
     }
@@ -461,13 +477,13 @@ pub(super) mod tests {
     fn checkpoints_are_upstreams() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("dra_manager_state");
-        assert_eq!(State::read(&file), Ok(State::default()));
+        assert_eq!(State::read(&file).expect("nothing"), State::default());
         let mut state = State::default();
         let known = Claim::new(&claim(json!({}))).expect("allocated");
         state.add(known.clone(), "u").expect("added");
         state.prepared(&known, "one.test", vec![device("a", &["r"])]);
         state.write(&file).expect("written");
-        assert_eq!(State::read(&file), Ok(state));
+        assert_eq!(State::read(&file).expect("read"), state);
         let written: Value = serde_json::from_slice(&fs::read(&file).expect("read")).expect("JSON");
         let expected = "{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",\
             \"ClaimInfoStateList\":[{\"ClaimUID\":\"claim\",\"ClaimName\":\"c\",\"Namespace\":\"n\",\"PodUIDs\":{\"u\":{}},\
@@ -476,6 +492,6 @@ pub(super) mod tests {
         assert_eq!(written["Data"], expected);
         assert_eq!(written["Checksum"], crc32fast::hash(expected.as_bytes()));
         fs::write(&file, written.to_string().replace("claim", "other")).expect("written");
-        assert_eq!(State::read(&file), Err("checkpoint is corrupted".to_owned()));
+        assert_eq!(State::read(&file).expect_err("damaged").to_string(), "checkpoint is corrupted");
     }
 }

@@ -152,7 +152,7 @@ impl Setup {
         std::mem::take(&mut *self.fakes[0].calls.lock())
     }
 
-    fn devices(&self, uid: &str) -> Result<Vec<String>, String> {
+    fn devices(&self, uid: &str) -> Result<Vec<String>, ClaimError> {
         let pod = pod(uid);
         let granted = self.claims.of_container(&pod, &pod.spec.as_ref().expect("spec").containers[0])?;
         Ok(granted.into_iter().flat_map(|granted| granted.device.cdi_device_ids).collect())
@@ -163,7 +163,7 @@ impl Setup {
 async fn claims_are_prepared_for_the_first_pod_and_given_back_after_the_last() {
     let mut setup = Setup::new().await;
     let failure = setup.claims.prepare(&pod("u")).await.expect_err("no driver");
-    assert_eq!(failure, "prepare dynamic resources: DRA driver one.test is not registered");
+    assert_eq!(failure.to_string(), "prepare dynamic resources: DRA driver one.test is not registered");
     setup.claims.unprepare("u").await.expect("nothing to give back");
     setup.register().await;
     setup.claims.prepare(&pod("u")).await.expect("prepared");
@@ -182,7 +182,10 @@ async fn claims_are_prepared_for_the_first_pod_and_given_back_after_the_last() {
     assert_eq!(setup.calls(), ["unprepare one.test c", "unprepare two.test c"]);
     setup.devices("v").expect_err("it is given back");
     let failure = setup.claims.prepare(&pod("w")).await.expect_err("not reserved for it");
-    assert_eq!(failure, "prepare dynamic resources: pod p (w) is not allowed to use ResourceClaim c (claim)");
+    assert_eq!(
+        failure.to_string(),
+        "prepare dynamic resources: pod p (w) is not allowed to use ResourceClaim c (claim)"
+    );
 }
 
 #[tokio::test]
@@ -191,13 +194,16 @@ async fn failures_are_tried_again_and_nothing_is_forgotten() {
     setup.register().await;
     setup.fakes[1].errors.lock().push("busy");
     let failure = setup.claims.prepare(&pod("u")).await.expect_err("the second fails");
-    assert_eq!(failure, "prepare dynamic resources: NodePrepareResources failed for ResourceClaim c: busy");
+    assert_eq!(failure.to_string(), "prepare dynamic resources: NodePrepareResources failed for ResourceClaim c: busy");
     setup.calls();
     // The pod is deleted before it ever ran, and the kubelet dies, too.
     setup.restart().await;
     setup.fakes[0].errors.lock().push("busy");
     let failure = setup.claims.unprepare("u").await.expect_err("the first fails");
-    assert_eq!(failure, "unprepare dynamic resources: NodeUnprepareResources failed for ResourceClaim c: busy");
+    assert_eq!(
+        failure.to_string(),
+        "unprepare dynamic resources: NodeUnprepareResources failed for ResourceClaim c: busy"
+    );
     setup.claims.unprepare("u").await.expect("given back");
     setup.claims.unprepare("u").await.expect("it is");
     assert_eq!(setup.calls(), ["unprepare one.test c", "unprepare one.test c", "unprepare two.test c"]);
@@ -239,7 +245,7 @@ async fn a_driver_stays_while_one_of_its_processes_does() {
     assert_eq!(setup.calls()[0], "prepare two.test c");
     handler.deregister(&new).await.expect("deregistered");
     let failure = setup.claims.unprepare("u").await.expect_err("nobody is left");
-    assert_eq!(failure, "unprepare dynamic resources: DRA driver one.test is not registered");
+    assert_eq!(failure.to_string(), "unprepare dynamic resources: DRA driver one.test is not registered");
 }
 
 #[tokio::test]

@@ -24,21 +24,54 @@ pub(super) struct TierSettings {
     pub(super) most: Option<(i64, i64)>,
 }
 
+/// Shares in `qosReserved` that are wrong, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QosReservedError {
+    /// Another resource than memory.
+    #[error("cannot reserve {0:?} resource")]
+    Resource(String),
+    /// A text that is no share.
+    #[error("failed to parse percentage {text:?} for {resource:?} resource: {problem}")]
+    Share {
+        /// The text.
+        text: String,
+        /// The resource.
+        resource: String,
+        /// Fault of the text.
+        #[source]
+        problem: ShareProblem,
+    },
+}
+
+/// Problems of a text that is no share in hundredths.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShareProblem {
+    /// No `%` at the end.
+    #[error("percentage expected, got '{0}'")]
+    NoSign(String),
+    /// No number at the beginning.
+    #[error("invalid number in percentage '{0}'")]
+    NoNumber(String),
+    /// More than everything, or less than nothing.
+    #[error("percentage must be between 0 and 100")]
+    Range,
+}
+
 /// Reads `qosReserved`: a share in hundredths for memory.
 ///
 /// # Errors
 /// Upstream's text.
-pub fn parse_qos_reserved(reserved: &BTreeMap<String, String>) -> Result<Option<i64>, String> {
+pub fn parse_qos_reserved(reserved: &BTreeMap<String, String>) -> Result<Option<i64>, QosReservedError> {
     let mut memory = None;
     for (resource, text) in reserved {
         if resource != "memory" {
-            return Err(format!("cannot reserve {resource:?} resource"));
+            return Err(QosReservedError::Resource(resource.clone()));
         }
-        let failed = |why: String| format!("failed to parse percentage {text:?} for {resource:?} resource: {why}");
-        let number = text.strip_suffix('%').ok_or_else(|| failed(format!("percentage expected, got '{text}'")))?;
-        let number: i64 = number.parse().map_err(|_| failed(format!("invalid number in percentage '{text}'")))?;
+        let failed = |problem| QosReservedError::Share { text: text.clone(), resource: resource.clone(), problem };
+        let number = text.strip_suffix('%').ok_or_else(|| failed(ShareProblem::NoSign(text.clone())))?;
+        let number: i64 = number.parse().map_err(|_| failed(ShareProblem::NoNumber(text.clone())))?;
         if !(0..=100).contains(&number) {
-            return Err(failed("percentage must be between 0 and 100".to_owned()));
+            return Err(failed(ShareProblem::Range));
         }
         memory = Some(number);
     }
@@ -146,7 +179,7 @@ mod tests {
                 format!("{of} \"101%\" for \"memory\" resource: percentage must be between 0 and 100"),
             ),
         ] {
-            assert_eq!(found, Err(text));
+            assert_eq!(found.expect_err(&text).to_string(), text);
         }
     }
 }

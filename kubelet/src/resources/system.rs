@@ -7,6 +7,8 @@ use super::CgroupVersion;
 use super::cgroups::{inherit, join, v1_mounts};
 use super::name::Name;
 use std::fs;
+use std::io;
+use std::num::TryFromIntError;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +17,42 @@ use tokio_util::sync::CancellationToken;
 const PERIOD: Duration = Duration::from_secs(60);
 /// Tries to move all processes out of the root.
 const TRIES: usize = 11;
+
+/// Failures of keeping the machine's processes in cgroups, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemCgroupError {
+    /// The root is to be the cgroup of the system.
+    #[error("system container cannot be root (\"/\")")]
+    Root,
+    /// The namespace of a process cannot be told.
+    #[error(transparent)]
+    Namespace(#[from] io::Error),
+    /// A number is that of no process.
+    #[error(transparent)]
+    Pid(#[from] TryFromIntError),
+    /// The kubelet cannot be moved.
+    #[error("failed to move PID {pid} to {cgroup:?}: {cause}")]
+    Kubelet {
+        /// The process.
+        pid: i32,
+        /// The cgroup.
+        cgroup: String,
+        /// Cause.
+        #[source]
+        cause: io::Error,
+    },
+    /// A process cannot be moved.
+    #[error("failed to move PID {pid} into the system container {cgroup:?}: {cause}")]
+    System {
+        /// The process.
+        pid: i32,
+        /// The cgroup.
+        cgroup: String,
+        /// Cause.
+        #[source]
+        cause: io::Error,
+    },
+}
 
 /// Cgroups that the machine's processes are kept in.
 #[derive(Clone, Debug)]
@@ -32,7 +70,7 @@ impl SystemCgroups {
     ///
     /// # Errors
     /// The root cannot be the cgroup of the system: upstream's text.
-    pub fn new(version: CgroupVersion, system: &str, kubelet: &str) -> Result<Option<Self>, String> {
+    pub fn new(version: CgroupVersion, system: &str, kubelet: &str) -> Result<Option<Self>, SystemCgroupError> {
         let base = Path::new("/sys/fs/cgroup");
         let mounts = match version {
             CgroupVersion::V2 => vec![base.to_path_buf()],
@@ -41,9 +79,9 @@ impl SystemCgroups {
         Self::at(mounts, Path::new("/proc"), system, kubelet)
     }
 
-    fn at(mounts: Vec<PathBuf>, proc: &Path, system: &str, kubelet: &str) -> Result<Option<Self>, String> {
+    fn at(mounts: Vec<PathBuf>, proc: &Path, system: &str, kubelet: &str) -> Result<Option<Self>, SystemCgroupError> {
         if system == "/" {
-            return Err("system container cannot be root (\"/\")".to_owned());
+            return Err(SystemCgroupError::Root);
         }
         let made = Self { mounts, proc: proc.to_owned(), system: system.to_owned(), kubelet: kubelet.to_owned() };
         Ok((!system.is_empty() || !kubelet.is_empty()).then_some(made))
@@ -55,7 +93,7 @@ impl SystemCgroups {
             let cgroups = self.clone();
             let looked_after = tokio::task::spawn_blocking(move || cgroups.ensure(std::process::id())).await;
             for (name, error) in looked_after.unwrap_or_default() {
-                tracing::info!(container_name = name, error, "Failed to ensure state");
+                tracing::info!(container_name = name, %error, "Failed to ensure state");
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -65,7 +103,7 @@ impl SystemCgroups {
     }
 
     /// Moves what is not in its place; the cgroups with what failed.
-    fn ensure(&self, own: u32) -> Vec<(String, String)> {
+    fn ensure(&self, own: u32) -> Vec<(String, SystemCgroupError)> {
         let mut failed = Vec::new();
         if !self.system.is_empty()
             && let Err(error) = self.ensure_system()
@@ -81,17 +119,17 @@ impl SystemCgroups {
     }
 
     /// A kubelet in a container stays in its cgroup.
-    fn ensure_kubelet(&self, own: u32) -> Result<(), String> {
-        let namespace = |pid: &str| fs::read_link(self.proc.join(pid).join("ns/pid")).map_err(|e| e.to_string());
+    fn ensure_kubelet(&self, own: u32) -> Result<(), SystemCgroupError> {
+        let namespace = |pid: &str| fs::read_link(self.proc.join(pid).join("ns/pid"));
         if namespace("1")? != namespace(&own.to_string())? {
             return Ok(());
         }
-        let own = i32::try_from(own).map_err(|error| error.to_string())?;
-        self.move_to(&self.kubelet, own)
-            .map_err(|error| format!("failed to move PID {own} to {:?}: {error}", self.kubelet))
+        let pid = i32::try_from(own)?;
+        let moved = self.move_to(&self.kubelet, pid);
+        moved.map_err(|cause| SystemCgroupError::Kubelet { pid, cgroup: self.kubelet.clone(), cause })
     }
 
-    fn ensure_system(&self) -> Result<(), String> {
+    fn ensure_system(&self) -> Result<(), SystemCgroupError> {
         let mut outcome = Ok(());
         for _ in 0..TRIES {
             let all = self.mounts.iter().flat_map(|mount| pids_in(mount));
@@ -101,9 +139,8 @@ impl SystemCgroups {
             }
             outcome = Ok(());
             for pid in pids {
-                if let Err(error) = self.move_to(&self.system, pid) {
-                    let name = &self.system;
-                    outcome = Err(format!("failed to move PID {pid} into the system container {name:?}: {error}"));
+                if let Err(cause) = self.move_to(&self.system, pid) {
+                    outcome = Err(SystemCgroupError::System { pid, cgroup: self.system.clone(), cause });
                 }
             }
         }
@@ -163,12 +200,12 @@ mod tests {
         let cgroups = SystemCgroups::at(vec![mount.clone()], &proc, "/system", "").expect("usable").expect("one");
         fs::create_dir(mount.join("system")).expect("folder");
         // No kernel takes the processes out of the root here: all tries are made, and none fails.
-        assert_eq!(cgroups.ensure(4), []);
+        assert!(cgroups.ensure(4).is_empty());
         let moved = fs::read_to_string(mount.join("system/cgroup.procs")).expect("written");
         assert_eq!(moved, "4", "the last that was written");
         fs::write(mount.join("cgroup.procs"), "1\n2\n").expect("file");
         fs::remove_file(mount.join("system/cgroup.procs")).expect("removed");
-        assert_eq!(cgroups.ensure(4), []);
+        assert!(cgroups.ensure(4).is_empty());
         assert!(!mount.join("system/cgroup.procs").exists(), "nothing to move");
     }
 
@@ -176,20 +213,20 @@ mod tests {
     fn the_kubelet_is_moved_unless_it_is_in_a_container() {
         let (_root, mount, proc) = machine();
         let cgroups = SystemCgroups::at(vec![mount.clone()], &proc, "", "/kubelet").expect("usable").expect("one");
-        assert_eq!(cgroups.ensure(4), []);
+        assert!(cgroups.ensure(4).is_empty());
         let procs = mount.join("kubelet/cgroup.procs");
         assert_eq!(fs::read_to_string(&procs).expect("written"), "4");
         fs::remove_file(&procs).expect("removed");
         fs::remove_file(proc.join("4/ns/pid")).expect("removed");
         std::os::unix::fs::symlink("pid:[2]", proc.join("4/ns/pid")).expect("link");
-        assert_eq!(cgroups.ensure(4), []);
+        assert!(cgroups.ensure(4).is_empty());
         assert!(!procs.exists());
     }
 
     #[test]
     fn the_root_is_no_cgroup_of_the_system() {
         let error = SystemCgroups::new(CgroupVersion::V2, "/", "").expect_err("refused");
-        assert_eq!(error, "system container cannot be root (\"/\")");
+        assert_eq!(error.to_string(), "system container cannot be root (\"/\")");
         assert!(SystemCgroups::new(CgroupVersion::V2, "", "").expect("none").is_none());
     }
 }

@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use tower::BoxError;
 
 /// The body of an answer.
 pub type Body = BoxBody<Bytes, Infallible>;
@@ -87,7 +88,7 @@ pub fn stream(receiver: mpsc::Receiver<Bytes>) -> Answer {
 ///
 /// # Errors
 /// Too long, or cut off.
-pub async fn small_body(request: Request<Incoming>) -> Result<String, String> {
-    let body = Limited::new(request.into_body(), BODY_LIMIT).collect().await.map_err(|e| e.to_string())?;
+pub async fn small_body(request: Request<Incoming>) -> Result<String, BoxError> {
+    let body = Limited::new(request.into_body(), BODY_LIMIT).collect().await?;
     Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
 }

@@ -4,6 +4,7 @@
 use super::Server;
 use super::answer::{Answer, bytes, error};
 use super::query;
+use crate::cri::CriError;
 use crate::pods;
 use crate::settings::CHECKPOINTS;
 use http::{Request, StatusCode};
@@ -22,6 +23,20 @@ fn archive(pod: &Pod, container: &str, now: Timestamp) -> String {
     let time = now.to_zoned(TimeZone::system()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string();
     let time = time.strip_suffix("+00:00").map_or(time.clone(), |time| format!("{time}Z"));
     format!("checkpoint-{}_{}-{container}-{time}.tar", pods::name(pod), pods::namespace(pod))
+}
+
+/// Reasons why a container is not checkpointed, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum ContainerCheckpointError {
+    /// The time is negative.
+    #[error("container checkpoint timeout must be >= 0")]
+    Timeout,
+    /// The container of this name does not run.
+    #[error("container {0} not found")]
+    NotFound(String),
+    /// The runtime failed.
+    #[error(transparent)]
+    Runtime(#[from] CriError),
 }
 
 impl Server {
@@ -54,17 +69,22 @@ impl Server {
         }
     }
 
-    async fn write_checkpoint(&self, pod: &Pod, container: &str, seconds: i64) -> Result<String, String> {
+    async fn write_checkpoint(
+        &self,
+        pod: &Pod,
+        container: &str,
+        seconds: i64,
+    ) -> Result<String, ContainerCheckpointError> {
         let cx = self.manager.context();
-        let seconds = u64::try_from(seconds).map_err(|_| "container checkpoint timeout must be >= 0".to_owned())?;
+        let seconds = u64::try_from(seconds).map_err(|_| ContainerCheckpointError::Timeout)?;
         let id = match self.running_container(pod, container).await {
             Ok(id) => id,
-            Err(_) => return Err(format!("container {container} not found")),
+            Err(_) => return Err(ContainerCheckpointError::NotFound(container.to_owned())),
         };
         let location = cx.settings.root_dir.join(CHECKPOINTS).join(archive(pod, container, Timestamp::now()));
         let location = location.to_string_lossy().into_owned();
         let done = cx.runtime.checkpoint_container(&id, &location, Duration::from_secs(seconds)).await;
-        done.map(|()| location).map_err(|why| why.to_string())
+        Ok(done.map(|()| location)?)
     }
 }
 

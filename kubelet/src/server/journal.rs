@@ -73,12 +73,17 @@ pub(super) struct LogQuery {
     options: QueryOptions,
 }
 
+/// Parameters of a query that are refused; the text for the client.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", aggregate(.0))]
+pub(super) struct InvalidQuery(Vec<Error>);
+
 impl LogQuery {
     /// Reads a request's parameters; none where none is of a query.
     ///
     /// # Errors
-    /// The text for the client.
-    pub(super) fn parse(parameters: &[(String, String)]) -> Result<Option<Self>, String> {
+    /// A parameter has no such form.
+    pub(super) fn parse(parameters: &[(String, String)]) -> Result<Option<Self>, InvalidQuery> {
         let all =
             |name: &'static str| parameters.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str());
         let first = |name: &'static str| all(name).next().filter(|value| !value.is_empty());
@@ -116,17 +121,14 @@ impl LogQuery {
         };
         (query.options.boot, query.options.tail_lines) = (number("boot"), number("tailLines"));
         query.options.pattern = first("pattern").unwrap_or_default().to_owned();
-        match errors.as_slice() {
-            [] => Ok((query != Self::default()).then_some(query)),
-            errors => Err(aggregate(errors)),
-        }
+        if errors.is_empty() { Ok((query != Self::default()).then_some(query)) } else { Err(InvalidQuery(errors)) }
     }
 
     /// Checks a query against the bounds.
     ///
     /// # Errors
-    /// The text for the client.
-    fn validate(&self, folder: &Path) -> Result<(), String> {
+    /// The query is out of bounds.
+    fn validate(&self, folder: &Path) -> Result<(), InvalidQuery> {
         let (at, files) = (Field::new("query"), json!(self.files));
         let mut errors: Vec<Error> = Vec::new();
         for service in &self.services {
@@ -152,7 +154,7 @@ impl LogQuery {
             ([], [_, ..]) => {}
         }
         errors.extend(self.options.problems());
-        if errors.is_empty() { Ok(()) } else { Err(aggregate(&errors)) }
+        if errors.is_empty() { Ok(()) } else { Err(InvalidQuery(errors)) }
     }
 
     /// Arguments of `journalctl`. Answers for `getLoggingCmd`.
@@ -246,7 +248,7 @@ impl NodeLogs {
             return LogAnswer::Answer(error(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode"));
         }
         if let Err(why) = query.validate(&self.folder) {
-            return LogAnswer::Answer(error(StatusCode::NOT_ACCEPTABLE, &why));
+            return LogAnswer::Answer(error(StatusCode::NOT_ACCEPTABLE, &why.to_string()));
         }
         if let [file] = query.files.as_slice() {
             return LogAnswer::File(file.replace('\\', "/"));

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 fn parse(text: &str) -> Result<Option<LogQuery>, String> {
-    LogQuery::parse(&super::super::query::pairs(text))
+    LogQuery::parse(&super::super::query::pairs(text)).map_err(|error| error.to_string())
 }
 
 fn node() -> (tempfile::TempDir, NodeLogs) {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use std::io::SeekFrom;
+use std::io::{self, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +26,93 @@ const POLL: Duration = Duration::from_millis(100);
 const ALIVE_PERIOD: Duration = Duration::from_millis(500);
 /// A line that is longer is given out in pieces.
 const MAX_LINE: usize = 1 << 20;
+
+/// Parameters of a request for a log that are refused, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// A number is none, or too small.
+    #[error("{name}: Invalid value: {text:?}: must be greater than or equal to {least}")]
+    Number {
+        /// The parameter.
+        name: &'static str,
+        /// Value of it.
+        text: String,
+        /// The least number.
+        least: i64,
+    },
+    /// A time is none.
+    #[error("sinceTime: Invalid value: {0:?}")]
+    Time(String),
+    /// A time and an age are given.
+    #[error("at most one of `sinceTime` or `sinceSeconds` may be specified")]
+    Both,
+    /// No such stream.
+    #[error("stream: Unsupported value: {0:?}: supported values: \"All\", \"Stderr\", \"Stdout\"")]
+    Stream(String),
+}
+
+/// Containers that have no log, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoLog {
+    /// The pod's status does not name the container.
+    #[error("container {container:?} in pod {pod:?} is not available")]
+    NotAvailable {
+        /// The container's name.
+        container: String,
+        /// The pod's name.
+        pod: String,
+    },
+    /// No attempt before this one.
+    #[error("previous terminated container {container:?} in pod {pod:?} not found")]
+    NoPrevious {
+        /// The container's name.
+        container: String,
+        /// The pod's name.
+        pod: String,
+    },
+    /// The container has ended, and the runtime does not know it any more.
+    #[error("container {container:?} in pod {pod:?} is terminated")]
+    Terminated {
+        /// The container's name.
+        container: String,
+        /// The pod's name.
+        pod: String,
+    },
+    /// The container has not begun.
+    #[error("container {container:?} in pod {pod:?} is waiting to start{}", waiting(.reason.as_deref()))]
+    Waiting {
+        /// The container's name.
+        container: String,
+        /// The pod's name.
+        pod: String,
+        /// Reason of its status.
+        reason: Option<String>,
+    },
+}
+
+fn waiting(reason: Option<&str>) -> String {
+    match reason {
+        Some("ErrImagePull") => ": image can't be pulled".to_owned(),
+        Some("ImagePullBackOff") => ": trying and failing to pull image".to_owned(),
+        Some(reason) => format!(": {reason}"),
+        None => " - no logs yet".to_owned(),
+    }
+}
+
+/// Failures of reading a log.
+#[derive(Debug, thiserror::Error)]
+enum LogError {
+    /// The file cannot be opened; upstream's text.
+    #[error("failed to try resolving symlinks in path {:?}: {cause}", .path.display().to_string())]
+    Open {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    /// An object, or a file, that cannot be read.
+    #[error(transparent)]
+    Read(#[from] io::Error),
+}
 
 /// Part of a log that is requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,20 +138,20 @@ impl Options {
     ///
     /// # Errors
     /// A parameter is not usable.
-    pub fn of<B>(request: &Request<B>, now: Timestamp) -> Result<Self, String> {
-        let number = |name: &str, least: i64| match query::first(request, name).filter(|text| !text.is_empty()) {
+    pub fn of<B>(request: &Request<B>, now: Timestamp) -> Result<Self, OptionError> {
+        let number = |name: &'static str, least: i64| match query::first(request, name).filter(|text| !text.is_empty())
+        {
             None => Ok(None),
             Some(text) => match text.parse::<i64>() {
                 Ok(number) if number >= least => Ok(Some(number)),
-                _ => Err(format!("{name}: Invalid value: {text:?}: must be greater than or equal to {least}")),
+                _ => Err(OptionError::Number { name, text, least }),
             },
         };
         let seconds = number("sinceSeconds", 1)?;
         let time = query::first(request, "sinceTime").filter(|text| !text.is_empty());
-        let time =
-            time.map(|text| text.parse::<Timestamp>().map_err(|_| format!("sinceTime: Invalid value: {text:?}")));
+        let time = time.map(|text| text.parse::<Timestamp>().map_err(|_| OptionError::Time(text)));
         if seconds.is_some() && time.is_some() {
-            return Err("at most one of `sinceTime` or `sinceSeconds` may be specified".to_owned());
+            return Err(OptionError::Both);
         }
         let since = match (seconds, time.transpose()?) {
             (Some(seconds), _) => {
@@ -76,11 +163,7 @@ impl Options {
             None | Some("" | "All") => None,
             Some("Stdout") => Some("stdout"),
             Some("Stderr") => Some("stderr"),
-            Some(other) => {
-                return Err(format!(
-                    "stream: Unsupported value: {other:?}: supported values: \"All\", \"Stderr\", \"Stdout\""
-                ));
-            }
+            Some(other) => return Err(OptionError::Stream(other.to_owned())),
         };
         let size = |value: Option<i64>| value.and_then(|value| u64::try_from(value).ok());
         Ok(Self {
@@ -95,11 +178,12 @@ impl Options {
     }
 }
 
-/// The id of the container whose log is meant; an error is told to the client.
-pub fn container_id(pod: &str, status: &PodStatus, name: &str, previous: bool) -> Result<String, String> {
+/// The id of the container whose log is meant.
+pub fn container_id(pod: &str, status: &PodStatus, name: &str, previous: bool) -> Result<String, NoLog> {
+    let (container, in_pod) = (|| name.to_owned(), || pod.to_owned());
     let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     let found = lists.into_iter().flatten().flatten().find(|status| status.name == name);
-    let Some(found) = found else { return Err(format!("container {name:?} in pod {pod:?} is not available")) };
+    let Some(found) = found else { return Err(NoLog::NotAvailable { container: container(), pod: in_pod() }) };
     let id = |text: Option<&String>| {
         text.map(|id| id.rsplit("//").next().unwrap_or(id).to_owned()).filter(|id| !id.is_empty())
     };
@@ -107,9 +191,9 @@ pub fn container_id(pod: &str, status: &PodStatus, name: &str, previous: bool) -
     let last = found.last_state.as_ref().and_then(|last| last.terminated.as_ref());
     let last_id = last.and_then(|last| id(last.container_id.as_ref()));
     if previous {
-        return last_id.ok_or_else(|| format!("previous terminated container {name:?} in pod {pod:?} not found"));
+        return last_id.ok_or_else(|| NoLog::NoPrevious { container: container(), pod: in_pod() });
     }
-    let ended = || format!("container {name:?} in pod {pod:?} is terminated");
+    let ended = || NoLog::Terminated { container: container(), pod: in_pod() };
     if state.running.is_some() {
         return id(found.container_id.as_ref()).ok_or_else(ended);
     }
@@ -119,13 +203,8 @@ pub fn container_id(pod: &str, status: &PodStatus, name: &str, previous: bool) -
     if last.is_some() {
         return last_id.ok_or_else(ended);
     }
-    let waiting = format!("container {name:?} in pod {pod:?} is waiting to start");
-    Err(match state.waiting.and_then(|waiting| waiting.reason).as_deref() {
-        Some("ErrImagePull") => format!("{waiting}: image can't be pulled"),
-        Some("ImagePullBackOff") => format!("{waiting}: trying and failing to pull image"),
-        Some(reason) => format!("{waiting}: {reason}"),
-        None => format!("{waiting} - no logs yet"),
-    })
+    let reason = state.waiting.and_then(|waiting| waiting.reason);
+    Err(NoLog::Waiting { container: container(), pod: in_pod(), reason })
 }
 
 fn has_container(pod: &Pod, name: &str) -> bool {
@@ -142,7 +221,7 @@ impl Server {
     ) -> Answer {
         let options = match Options::of(request, Timestamp::now()) {
             Ok(options) => options,
-            Err(problem) => return error(StatusCode::UNPROCESSABLE_ENTITY, &problem),
+            Err(problem) => return error(StatusCode::UNPROCESSABLE_ENTITY, &problem.to_string()),
         };
         let Some(pod) = self.manager.find(namespace, name, None) else {
             return error(StatusCode::NOT_FOUND, &format!("pod {name:?} does not exist"));
@@ -153,7 +232,7 @@ impl Server {
         let status = pod.status.clone().unwrap_or_default();
         let id = match container_id(name, &status, container, options.previous) {
             Ok(id) => id,
-            Err(problem) => return error(StatusCode::BAD_REQUEST, &problem),
+            Err(problem) => return error(StatusCode::BAD_REQUEST, &problem.to_string()),
         };
         let runtime = Arc::clone(&self.manager.context().runtime);
         let path = match runtime.container_status(&id).await {
@@ -260,22 +339,20 @@ struct LogReader {
 }
 
 impl LogReader {
-    async fn run(&self, out: &mpsc::Sender<Bytes>) -> Result<(), String> {
-        let failed = |problem: std::io::Error| {
-            format!("failed to try resolving symlinks in path {:?}: {problem}", self.path.display().to_string())
-        };
+    async fn run(&self, out: &mpsc::Sender<Bytes>) -> Result<(), LogError> {
+        let failed = |cause| LogError::Open { path: self.path.clone(), cause };
         let mut file = File::open(&self.path).await.map_err(failed)?;
         let start = match self.options.tail {
-            Some(lines) => tail_start(&mut file, lines).await.map_err(|e| e.to_string())?,
+            Some(lines) => tail_start(&mut file, lines).await?,
             None => 0,
         };
-        file.seek(SeekFrom::Start(start)).await.map_err(|e| e.to_string())?;
+        file.seek(SeekFrom::Start(start)).await?;
         let mut lines = Lines::new(&self.options);
         let mut block = vec![0; BLOCK];
         let mut ended = false;
         let mut asked = Instant::now();
         loop {
-            let read = file.read(&mut block).await.map_err(|e| e.to_string())?;
+            let read = file.read(&mut block).await?;
             if read > 0 {
                 let mut piece = Vec::with_capacity(read);
                 let more = lines.take(&block[..read], &mut piece);
@@ -443,7 +520,8 @@ mod tests {
             ),
             (PodStatus::default(), false, Err("container \"c\" in pod \"p\" is not available")),
         ] {
-            assert_eq!(container_id("p", &status, "c", previous), expected.map(str::to_owned).map_err(str::to_owned));
+            let found = container_id("p", &status, "c", previous).map_err(|error| error.to_string());
+            assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned));
         }
     }
 }

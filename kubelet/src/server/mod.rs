@@ -325,7 +325,7 @@ impl Server {
             return files::serve(parts, path.ends_with('/')).await;
         }
         match LogQuery::parse(&query::pairs(request.uri().query().unwrap_or_default())) {
-            Err(why) => answer::error(StatusCode::BAD_REQUEST, &why),
+            Err(why) => answer::error(StatusCode::BAD_REQUEST, &why.to_string()),
             Ok(None) => files::serve(parts, path.ends_with('/')).await,
             Ok(Some(asked)) => {
                 let below = path.strip_prefix("/logs").unwrap_or(path);

@@ -3,24 +3,40 @@
 use super::answer::{Answer, error};
 use super::query;
 use actix_web::body::to_bytes;
+use http::status::InvalidStatusCode;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use tokio::runtime::Handle;
+use tokio::task::JoinError;
+
+/// Pages that cannot be had.
+#[derive(Debug, thiserror::Error)]
+enum ProfileError {
+    /// The profiler panicked.
+    #[error(transparent)]
+    Panicked(#[from] JoinError),
+    /// The page broke off; its message, as the error itself is of one thread.
+    #[error("{0}")]
+    Body(String),
+    /// The page has a status that there is not.
+    #[error(transparent)]
+    Status(#[from] InvalidStatusCode),
+}
 
 /// Answers from the profiler, which keeps to one thread.
 pub(super) async fn serve<B>(request: &Request<B>) -> Answer {
     let (path, seconds) = (request.uri().path().to_owned(), query::first(request, "seconds"));
     let handle = Handle::current();
     let page = move || handle.block_on(page(&path, seconds.as_deref()));
-    let answer = tokio::task::spawn_blocking(page).await.map_err(|problem| problem.to_string());
-    answer.and_then(|answer| answer).unwrap_or_else(|problem| error(StatusCode::INTERNAL_SERVER_ERROR, &problem))
+    let answer = tokio::task::spawn_blocking(page).await.map_err(ProfileError::from).flatten();
+    answer.unwrap_or_else(|problem| error(StatusCode::INTERNAL_SERVER_ERROR, &problem.to_string()))
 }
 
-async fn page(path: &str, seconds: Option<&str>) -> Result<Answer, String> {
+async fn page(path: &str, seconds: Option<&str>) -> Result<Answer, ProfileError> {
     let (head, body) = shared::serve::profile(path, seconds).await.into_parts();
-    let body = to_bytes(body).await.map_err(|problem| problem.to_string())?;
+    let body = to_bytes(body).await.map_err(|problem| ProfileError::Body(problem.to_string()))?;
     let mut answer = Response::new(Full::new(body).boxed());
-    *answer.status_mut() = StatusCode::from_u16(head.status().as_u16()).map_err(|problem| problem.to_string())?;
+    *answer.status_mut() = StatusCode::from_u16(head.status().as_u16())?;
     for (name, value) in head.headers() {
         let name = HeaderName::from_bytes(name.as_str().as_bytes());
         if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {

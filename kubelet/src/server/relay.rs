@@ -10,14 +10,19 @@ use super::query;
 use crate::cri::{CriError, v1};
 use crate::pods;
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, InvalidHeaderValue, TRANSFER_ENCODING, UPGRADE,
+};
+use http::uri::InvalidUri;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use shared::host_port;
+use std::io;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tower::BoxError;
 
 /// The runtime's streaming server is on this machine: it answers soon or not at all.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -174,6 +179,43 @@ impl Server {
     }
 }
 
+/// Reasons why a stream is not joined with the runtime's.
+#[derive(Debug, thiserror::Error)]
+enum RelayError {
+    /// The runtime's URL is none.
+    #[error("{url}: {cause}")]
+    Url {
+        url: String,
+        #[source]
+        cause: InvalidUri,
+    },
+    /// The runtime's URL has no host.
+    #[error("{0}: no host")]
+    NoHost(String),
+    /// The runtime does not take the connection.
+    #[error("i/o timeout")]
+    Late,
+    /// Nobody listens.
+    #[error("dial tcp {at}: {cause}")]
+    Dial {
+        at: String,
+        #[source]
+        cause: io::Error,
+    },
+    /// The connection broke, or what came is no HTTP.
+    #[error(transparent)]
+    Connection(#[from] hyper::Error),
+    /// The host is no header.
+    #[error(transparent)]
+    Header(#[from] InvalidHeaderValue),
+    /// The request cannot be written.
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    /// The runtime's refusal is long, or broke off.
+    #[error(transparent)]
+    Refusal(BoxError),
+}
+
 impl Server {
     /// Sends the client's request on to the runtime's URL and joins both connections.
     async fn join(&self, request: Request<Incoming>, prepared: Result<String, Answer>) -> Answer {
@@ -195,18 +237,17 @@ impl Server {
         }
     }
 
-    async fn relay(&self, mut request: Request<Incoming>, url: &str) -> Result<Answer, String> {
-        let target: Uri = url.parse().map_err(|e| format!("{url}: {e}"))?;
-        let host = host_port::bare(target.host().ok_or_else(|| format!("{url}: no host"))?).to_owned();
+    async fn relay(&self, mut request: Request<Incoming>, url: &str) -> Result<Answer, RelayError> {
+        let target: Uri = url.parse().map_err(|cause| RelayError::Url { url: url.to_owned(), cause })?;
+        let host = host_port::bare(target.host().ok_or_else(|| RelayError::NoHost(url.to_owned()))?).to_owned();
         let port = target.port_u16().unwrap_or(80);
         let dial = tokio::time::timeout(CONNECT_DEADLINE, TcpStream::connect((host.as_str(), port)));
         let stream = dial
             .await
-            .map_err(|_| "i/o timeout".to_owned())?
-            .map_err(|e| format!("dial tcp {}: {e}", host_port::join(&host, port)))?;
+            .map_err(|_| RelayError::Late)?
+            .map_err(|cause| RelayError::Dial { at: host_port::join(&host, port), cause })?;
         let _ = stream.set_nodelay(true);
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         // Ends by itself: with the connection, or when it is handed over to the relay.
         self.streams.spawn(async move {
             if let Err(problem) = connection.with_upgrades().await {
@@ -227,12 +268,12 @@ impl Server {
                 }
             }
             let authority = target.authority().map_or("localhost", |a| a.as_str());
-            headers.insert(HOST, HeaderValue::from_str(authority).map_err(|e| e.to_string())?);
+            headers.insert(HOST, HeaderValue::from_str(authority)?);
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
-        let onward = onward.body(http_body_util::Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
-        let mut answer = sender.send_request(onward).await.map_err(|e| e.to_string())?;
+        let onward = onward.body(http_body_util::Empty::<Bytes>::new())?;
+        let mut answer = sender.send_request(onward).await?;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             return refusal(answer).await;
         }
@@ -252,10 +293,10 @@ impl Server {
 }
 
 /// Returns the runtime's answer instead of a switch of protocols.
-async fn refusal(answer: Response<Incoming>) -> Result<Answer, String> {
+async fn refusal(answer: Response<Incoming>) -> Result<Answer, RelayError> {
     let status = answer.status();
     let kind = answer.headers().get(CONTENT_TYPE).cloned();
-    let body = Limited::new(answer.into_body(), REFUSAL_LIMIT).collect().await.map_err(|e| e.to_string())?;
+    let body = Limited::new(answer.into_body(), REFUSAL_LIMIT).collect().await.map_err(RelayError::Refusal)?;
     let mut reply = Response::new(Full::new(body.to_bytes()).boxed());
     *reply.status_mut() = status;
     if let Some(kind) = kind {

@@ -1,7 +1,8 @@
 //! Manifests to static pods: decoding, defaults, identity. Pure.
 //! Answers for upstream's `pkg/kubelet/config/common.go` (`applyDefaults`, `tryDecodeSinglePod`, `generatePodName`).
 
-use super::{annotations, references};
+use super::annotations;
+use super::references::{self, ReferenceError};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use proto::selector::format as names;
@@ -18,9 +19,49 @@ pub enum ManifestError {
     /// Fields that only make sense with an API server, or are missing.
     #[error("invalid pod: {0}")]
     Invalid(String),
+    /// A field that no API server would take.
+    #[error("invalid pod: {0}")]
+    Field(#[from] FieldError),
     /// Objects of the API server are needed.
-    #[error("{0}")]
-    Reference(String),
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+}
+
+/// Fields of a pod that no API server would take, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldError {
+    /// A value that the field cannot have.
+    #[error("{path}: Invalid value: {value:?}: {why}")]
+    Invalid {
+        /// The field.
+        path: String,
+        /// Value of it.
+        value: String,
+        /// Reason.
+        why: String,
+    },
+    /// A name that another entry has.
+    #[error("{path}: Duplicate value: {value:?}")]
+    Duplicate {
+        /// The field.
+        path: String,
+        /// Value of it.
+        value: String,
+    },
+    /// Nothing.
+    #[error("{0}: Required value")]
+    Required(String),
+    /// A name that no entry has.
+    #[error("{path}: Not found: {value:?}")]
+    NotFound {
+        /// The field.
+        path: String,
+        /// Value of it.
+        value: String,
+    },
+    /// A restart policy that there is not.
+    #[error("spec.restartPolicy: Unsupported value: {0:?}: supported values: \"Always\", \"OnFailure\", \"Never\"")]
+    RestartPolicy(String),
 }
 
 /// Node that static pods belong to.
@@ -90,19 +131,21 @@ pub fn adopt(mut pod: Pod, source: &str, origin: &str, owner: &Owner, now: Times
         });
     }
     default(spec);
-    check(&pod).map_err(ManifestError::Invalid)?;
-    let spec = pod.spec.iter().find_map(|spec| references::check(spec, owner.prevents_references).err());
-    spec.map_or(Ok(pod), |refused| Err(ManifestError::Reference(refused)))
+    check(&pod)?;
+    if let Some(spec) = &pod.spec {
+        references::check(spec, owner.prevents_references)?;
+    }
+    Ok(pod)
 }
 
-fn invalid(path: &str, value: &str, why: impl IntoIterator<Item = String>) -> Result<(), String> {
+fn invalid(path: &str, value: &str, why: impl IntoIterator<Item = String>) -> Result<(), FieldError> {
     let why = why.into_iter().next();
-    why.map_or(Ok(()), |why| Err(format!("{path}: Invalid value: {value:?}: {why}")))
+    why.map_or(Ok(()), |why| Err(FieldError::Invalid { path: path.to_owned(), value: value.to_owned(), why }))
 }
 
 /// Refuses what would be no pod at an API server either, as far as the kubelet makes paths, names and mounts of it. The
 /// first reason is told (upstream's `ValidatePodCreate`).
-fn check(pod: &Pod) -> Result<(), String> {
+fn check(pod: &Pod) -> Result<(), FieldError> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let (name, namespace, uid) = (text(&pod.metadata.name), text(&pod.metadata.namespace), text(&pod.metadata.uid));
     let label = |path: &str, value: &str| invalid(path, value, names::dns1123_label(value));
@@ -117,7 +160,7 @@ fn check(pod: &Pod) -> Result<(), String> {
         let path = format!("spec.volumes[{index}].name");
         label(&path, &volume.name)?;
         if !volumes.insert(volume.name.as_str()) {
-            return Err(format!("{path}: Duplicate value: {:?}", volume.name));
+            return Err(FieldError::Duplicate { path, value: volume.name.clone() });
         }
     }
     let mut containers = BTreeSet::new();
@@ -129,23 +172,21 @@ fn check(pod: &Pod) -> Result<(), String> {
         let path = format!("spec.{list}[{index}]");
         label(&format!("{path}.name"), &container.name)?;
         if !containers.insert(container.name.as_str()) {
-            return Err(format!("{path}.name: Duplicate value: {:?}", container.name));
+            return Err(FieldError::Duplicate { path: format!("{path}.name"), value: container.name.clone() });
         }
         if container.image.as_deref().unwrap_or_default().is_empty() {
-            return Err(format!("{path}.image: Required value"));
+            return Err(FieldError::Required(format!("{path}.image")));
         }
         for (at, mount) in container.volume_mounts.iter().flatten().enumerate() {
             if !volumes.contains(mount.name.as_str()) {
-                return Err(format!("{path}.volumeMounts[{at}].name: Not found: {:?}", mount.name));
+                let path = format!("{path}.volumeMounts[{at}].name");
+                return Err(FieldError::NotFound { path, value: mount.name.clone() });
             }
         }
     }
     match spec.restart_policy.as_deref() {
         Some("Always" | "OnFailure" | "Never") => Ok(()),
-        other => Err(format!(
-            "spec.restartPolicy: Unsupported value: {:?}: supported values: \"Always\", \"OnFailure\", \"Never\"",
-            other.unwrap_or_default()
-        )),
+        other => Err(FieldError::RestartPolicy(other.unwrap_or_default().to_owned())),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Answers for upstream's `pkg/kubelet/pod/mirror_client.go` and `tryReconcileMirrorPods`.
 
 use super::annotations;
+use crate::calls::{ApiError, timely};
 use crate::pods;
 use crate::workers::manager::Manager;
 use k8s_openapi::api::core::v1::Pod;
@@ -70,12 +71,12 @@ pub fn mirror(pod: &Pod, node_uid: &str) -> Pod {
     mirror
 }
 
-async fn execute(client: &kube::Client, step: MirrorAction, node_uid: &str) -> Result<(), String> {
+async fn execute(client: &kube::Client, step: MirrorAction, node_uid: &str) -> Result<(), ApiError> {
     let result = match step {
         MirrorAction::Create(pod) => {
             let api: Api<Pod> = Api::namespaced(client.clone(), pods::namespace(&pod));
             let mirror = mirror(&pod, node_uid);
-            tokio::time::timeout(DEADLINE, api.create(&PostParams::default(), &mirror)).await.map(|made| made.map(drop))
+            timely(DEADLINE, api.create(&PostParams::default(), &mirror)).await.map(drop)
         }
         MirrorAction::Delete(pod) => {
             let api: Api<Pod> = Api::namespaced(client.clone(), pods::namespace(&pod));
@@ -84,15 +85,12 @@ async fn execute(client: &kube::Client, step: MirrorAction, node_uid: &str) -> R
                 preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
                 ..DeleteParams::default()
             };
-            let call = api.delete(pods::name(&pod), &params);
-            tokio::time::timeout(DEADLINE, call).await.map(|gone| gone.map(drop))
+            timely(DEADLINE, api.delete(pods::name(&pod), &params)).await.map(drop)
         }
     };
     match result {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(kube::Error::Api(answer))) if matches!(answer.code, 404 | 409) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the API server did not answer in time".to_owned()),
+        Err(ApiError::Refused(kube::Error::Api(answer))) if matches!(answer.code, 404 | 409) => Ok(()),
+        other => other,
     }
 }
 
@@ -125,7 +123,7 @@ pub async fn run(
                 let pod = match &step {
                     MirrorAction::Create(pod) | MirrorAction::Delete(pod) => pods::describe(pod),
                 };
-                tracing::error!(pod, error, "Failed to bring a mirror pod to the API server");
+                tracing::error!(pod, %error, "Failed to bring a mirror pod to the API server");
                 wait = RETRY;
             }
         }

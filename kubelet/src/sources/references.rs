@@ -4,19 +4,33 @@
 use crate::env;
 use k8s_openapi::api::core::v1::{PodSpec, Volume};
 
-/// Refuses a static pod that refers to objects of the API server; upstream's texts. With `PreventStaticPodAPIReferences` off
+/// Objects of the API server that a static pod refers to; upstream's texts.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    /// An object of this resource.
+    #[error("static pods may not reference {0}")]
+    Resource(&'static str),
+    /// Bundles of trust anchors.
+    #[error("static pods may not use ClusterTrustBundle projected volume sources")]
+    TrustBundle,
+    /// Claims of devices.
+    #[error("static pods may not use ResourceClaims")]
+    ResourceClaims,
+}
+
+/// Refuses a static pod that refers to objects of the API server. With `PreventStaticPodAPIReferences` off
 /// only those references are refused that no static pod ever had.
-pub(super) fn check(spec: &PodSpec, prevents: bool) -> Result<(), String> {
+pub(super) fn check(spec: &PodSpec, prevents: bool) -> Result<(), ReferenceError> {
     if prevents {
-        return resource(spec).map_or(Ok(()), |resource| Err(format!("static pods may not reference {resource}")));
+        return resource(spec).map_or(Ok(()), |resource| Err(ReferenceError::Resource(resource)));
     }
     let volumes = spec.volumes.iter().flatten();
     let mut sources = volumes.flat_map(|volume| volume.projected.iter().flat_map(|all| all.sources.iter().flatten()));
     if sources.any(|source| source.cluster_trust_bundle.is_some()) {
-        return Err("static pods may not use ClusterTrustBundle projected volume sources".to_owned());
+        return Err(ReferenceError::TrustBundle);
     }
     match spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
-        true => Err("static pods may not use ResourceClaims".to_owned()),
+        true => Err(ReferenceError::ResourceClaims),
         false => Ok(()),
     }
 }
@@ -139,7 +153,7 @@ mod tests {
             whole.as_object_mut().expect("an object").extend(spec.as_object().expect("an object").clone());
             let read: PodSpec = serde_json::from_value(whole).expect("a spec");
             let expected = expected.map(|resource| format!("static pods may not reference {resource}"));
-            assert_eq!(check(&read, true).err(), expected, "{spec}");
+            assert_eq!(check(&read, true).err().map(|error| error.to_string()), expected, "{spec}");
             let off = match &spec {
                 spec if *spec == projected(bundle.clone()) => {
                     Some("static pods may not use ClusterTrustBundle projected volume sources")
@@ -147,7 +161,8 @@ mod tests {
                 spec if *spec == claims => Some("static pods may not use ResourceClaims"),
                 _ => None,
             };
-            assert_eq!(check(&read, false).err().as_deref(), off, "{spec} with the gate off");
+            let refused = check(&read, false).err().map(|error| error.to_string());
+            assert_eq!(refused.as_deref(), off, "{spec} with the gate off");
         }
     }
 }

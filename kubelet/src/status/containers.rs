@@ -249,7 +249,8 @@ fn decorate(inputs: &Inputs<'_>, container: &Container, found: Option<&Found>, s
             mount_path: mount.mount_path.clone(),
             read_only: mount.read_only,
             recursive_read_only: mount.read_only.filter(|r| *r).map(|_| {
-                let recursive = recursive_read_only(mount, inputs.recursive_read_only) == Ok(true);
+                let recursive =
+                    recursive_read_only(mount, inputs.recursive_read_only).is_ok_and(|is_read_only| is_read_only);
                 if recursive { "Enabled" } else { "Disabled" }.to_owned()
             }),
         })

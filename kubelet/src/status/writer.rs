@@ -6,6 +6,7 @@
 
 use super::conditions::TRANSIENT;
 use super::patch::{List, diff};
+use crate::calls::{ApiError, timely};
 use crate::pods;
 use crate::workers::context::StatusSink;
 use crate::workers::manager::Manager;
@@ -151,7 +152,7 @@ impl Writer {
                 Ok(StatusWriteOutcome::Done) => self.queue.forget(&uid),
                 Ok(StatusWriteOutcome::Again) => self.queue.add_rate_limited(uid.clone()),
                 Err(error) => {
-                    tracing::warn!(pod_uid = uid, error, "Failed to update status for pod");
+                    tracing::warn!(pod_uid = uid, %error, "Failed to update status for pod");
                     self.queue.add_rate_limited(uid.clone());
                 }
             }
@@ -159,7 +160,7 @@ impl Writer {
         }
     }
 
-    async fn write(&self, uid: &str) -> Result<StatusWriteOutcome, String> {
+    async fn write(&self, uid: &str) -> Result<StatusWriteOutcome, ApiError> {
         let Some(client) = &self.client else { return Ok(StatusWriteOutcome::Done) };
         let (pod, mut status, base, reclaimed, continued) = {
             let entries = self.entries.lock();
@@ -190,8 +191,8 @@ impl Writer {
             let body = json!({"metadata": {"uid": pods::uid(&target)}, "status": patch});
             let (params, patch) = (PatchParams::default(), Patch::Strategic(&body));
             let call = api.patch_status(name, &params, &patch);
-            match tokio::time::timeout(DEADLINE, call).await {
-                Ok(Ok(answer)) => {
+            match timely(DEADLINE, call).await {
+                Ok(answer) => {
                     if let Some(entry) = self.entries.lock().get_mut(uid) {
                         entry.base = Some((revision(&answer), document(answer.status.as_ref())));
                         if let Some(changed) = entry.changed.take() {
@@ -199,17 +200,14 @@ impl Writer {
                         }
                     }
                 }
-                Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => return Ok(StatusWriteOutcome::Done),
-                // Another pod has the name by now.
-                Ok(Err(kube::Error::Api(answer))) if answer.code == 409 && answer.message.contains("uid") => {
+                Err(ApiError::Refused(kube::Error::Api(answer))) if is_gone(&answer) => {
                     return Ok(StatusWriteOutcome::Done);
                 }
-                Ok(Err(error)) => return Err(error.to_string()),
-                Err(_) => return Err("the API server did not answer in time".to_owned()),
+                Err(error) => return Err(error),
             }
         }
         if reclaimed && target.metadata.deletion_timestamp.is_some() && !pods::is_mirror(&target) {
-            return delete(&api, &target).await;
+            return Ok(delete(&api, &target).await);
         }
         Ok(StatusWriteOutcome::Done)
     }
@@ -279,21 +277,27 @@ fn patch_of(base: &Value, status: &PodStatus) -> Option<Value> {
     diff(base, &wanted, &LISTS, |field| !FOREIGN.contains(&field))
 }
 
+/// Reports whether the API server has no such pod any more: none of the name, or another one. Its text alone tells a conflict of
+/// uids from one of revisions.
+fn is_gone(answer: &kube::core::Status) -> bool {
+    answer.code == 404 || answer.code == 409 && answer.message.contains("uid")
+}
+
 /// Removes a stopped pod at once.
-async fn delete(api: &Api<Pod>, pod: &Pod) -> Result<StatusWriteOutcome, String> {
+async fn delete(api: &Api<Pod>, pod: &Pod) -> StatusWriteOutcome {
     let params = DeleteParams {
         grace_period_seconds: Some(0),
         preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
         ..DeleteParams::default()
     };
     match tokio::time::timeout(DEADLINE, api.delete(pods::name(pod), &params)).await {
-        Ok(Ok(_)) => Ok(StatusWriteOutcome::Done),
-        Ok(Err(kube::Error::Api(answer))) if matches!(answer.code, 404 | 409) => Ok(StatusWriteOutcome::Done),
+        Ok(Ok(_)) => StatusWriteOutcome::Done,
+        Ok(Err(kube::Error::Api(answer))) if matches!(answer.code, 404 | 409) => StatusWriteOutcome::Done,
         Ok(Err(error)) => {
             tracing::warn!(pod = %pods::describe(pod), %error, "Failed to delete status for pod");
-            Ok(StatusWriteOutcome::Again)
+            StatusWriteOutcome::Again
         }
-        Err(_) => Ok(StatusWriteOutcome::Again),
+        Err(_) => StatusWriteOutcome::Again,
     }
 }
 

@@ -4,6 +4,7 @@
 //! taken in one after the other and equal intermediate results are kept once, so that the work is bounded by the number of
 //! sets of NUMA nodes. The result is the same, as upstream's comparison is a total order.
 
+use super::error::TopologyError;
 use super::machine::NumaNodes;
 use super::mask::NodeMask;
 use super::{Hint, Hints, TopologyPolicy};
@@ -23,12 +24,12 @@ impl Numa {
     ///
     /// # Errors
     /// The machine does not tell distances; upstream's text.
-    pub(super) fn new(machine: &NumaNodes, prefer_closest: bool) -> Result<Self, String> {
+    pub(super) fn new(machine: &NumaNodes, prefer_closest: bool) -> Result<Self, TopologyError> {
         let mut numa = Self { nodes: machine.ids(), distances: Vec::new() };
         if prefer_closest {
             numa.distances = machine.0.values().map(|node| node.distances.clone()).collect();
             if numa.distances.iter().any(|row| row.len() < numa.nodes.len()) {
-                return Err("cannot discover NUMA topology: error getting NUMA distances from cadvisor".to_owned());
+                return Err(TopologyError::NoDistances);
             }
         }
         Ok(numa)
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn closest_nodes_need_distances() {
-        let refusal = Numa::new(&machine(&Value::from(2)), true).expect_err("no distances");
+        let refusal = Numa::new(&machine(&Value::from(2)), true).expect_err("no distances").to_string();
         assert_eq!(refusal, "cannot discover NUMA topology: error getting NUMA distances from cadvisor");
         Numa::new(&machine(&Value::from(2)), false).expect("they are not needed");
     }

@@ -4,11 +4,13 @@
 //! In: policy, scope and options, the machine's NUMA nodes, hints of the managers of processors, memory and devices. Out: one
 //! placement for a container or a pod, which those managers follow when they allocate. Nothing is allocated here.
 
+mod error;
 pub mod machine;
 mod mask;
 mod merge;
 pub mod metrics;
 
+pub use error::TopologyError;
 pub use machine::NumaNodes;
 pub use mask::{NodeMask, combinations};
 
@@ -16,7 +18,7 @@ use crate::pods;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use merge::{Numa, merge};
-use shared::flags::parse_bool;
+use shared::flags::{parse_bool, parse_integer};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Instant;
@@ -104,15 +106,15 @@ pub enum TopologyPolicy {
 }
 
 impl FromStr for TopologyPolicy {
-    type Err = String;
+    type Err = TopologyError;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, TopologyError> {
         match name {
             "" | "none" => Ok(Self::None),
             "best-effort" => Ok(Self::BestEffort),
             "restricted" => Ok(Self::Restricted),
             "single-numa-node" => Ok(Self::SingleNumaNode),
-            other => Err(format!("unknown policy: \"{other}\"")),
+            other => Err(TopologyError::Policy(other.to_owned())),
         }
     }
 }
@@ -125,13 +127,13 @@ enum PlacementScope {
 }
 
 impl FromStr for PlacementScope {
-    type Err = String;
+    type Err = TopologyError;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, TopologyError> {
         match name {
             "" | "container" => Ok(Self::Container),
             "pod" => Ok(Self::Pod),
-            other => Err(format!("unknown scope: \"{other}\"")),
+            other => Err(TopologyError::Scope(other.to_owned())),
         }
     }
 }
@@ -156,31 +158,28 @@ struct Options {
 
 impl Options {
     /// Reads the options. All are stable: no feature gate guards one.
-    fn parse(options: &BTreeMap<String, String>) -> Result<Self, String> {
+    fn parse(options: &BTreeMap<String, String>) -> Result<Self, TopologyError> {
         let mut found = Self { prefer_closest: false, most_nodes: MOST_NODES };
         for (name, value) in options {
             match name.as_str() {
                 PREFER_CLOSEST => {
+                    let value = parse_bool(value);
                     found.prefer_closest =
-                        parse_bool(value).map_err(|error| format!("bad value for option {name:?}: {error}"))?;
+                        value.map_err(|cause| TopologyError::NotBool { name: name.clone(), cause })?;
                 }
                 MAX_NODES => found.most_nodes = most_nodes(name, value)?,
-                _ => return Err(format!("unknown Topology Manager Policy option: {name:?}")),
+                _ => return Err(TopologyError::Option(name.clone())),
             }
         }
         Ok(found)
     }
 }
 
-fn most_nodes(name: &str, value: &str) -> Result<usize, String> {
-    let digits = value.strip_prefix(['+', '-']).unwrap_or(value);
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let number = value.parse::<i64>().map_err(|_| {
-        let problem = if is_number { "value out of range" } else { "invalid syntax" };
-        format!("unable to convert policy option to integer {name:?}: strconv.Atoi: parsing {value:?}: {problem}")
-    })?;
+fn most_nodes(name: &str, value: &str) -> Result<usize, TopologyError> {
+    let number = parse_integer(value);
+    let number = number.map_err(|cause| TopologyError::NotNumber { name: name.to_owned(), cause })?;
     let number = usize::try_from(number).ok().filter(|number| *number >= MOST_NODES);
-    let number = number.ok_or_else(|| format!("the minimum value of {name:?} should not be less than {MOST_NODES}"))?;
+    let number = number.ok_or_else(|| TopologyError::TooSmall { name: name.to_owned(), least: MOST_NODES })?;
     if number > MOST_NODES {
         tracing::warn!(number, "The value of max-allowable-numa-nodes is more than the default recommended value");
     }
@@ -201,7 +200,7 @@ impl TopologyManager {
     ///
     /// # Errors
     /// A setting is unknown, or does not suit the machine; upstream's texts.
-    pub fn new(config: &TopologyConfig, machine: &NumaNodes) -> Result<Self, String> {
+    pub fn new(config: &TopologyConfig, machine: &NumaNodes) -> Result<Self, TopologyError> {
         let policy: TopologyPolicy = config.policy.parse()?;
         if policy == TopologyPolicy::None {
             return Ok(Self {
@@ -214,7 +213,7 @@ impl TopologyManager {
         let options = Options::parse(&config.options)?;
         let numa = Numa::new(machine, options.prefer_closest)?;
         if numa.count() > options.most_nodes {
-            return Err(format!("unsupported on machines with more than {} NUMA Nodes", options.most_nodes));
+            return Err(TopologyError::TooManyNodes(options.most_nodes));
         }
         let scope = config.scope.parse()?;
         metrics::show_alignment("container", "numa_node");

@@ -106,7 +106,9 @@ async fn pods_that_cannot_be_placed_are_refused_and_keep_nothing() {
 
 #[test]
 fn settings_are_known_and_suit_the_machine() {
-    let failure = |config: TopologyConfig, nodes: u32| TopologyManager::new(&config, &machine(nodes)).err();
+    let failure = |config: TopologyConfig, nodes: u32| {
+        TopologyManager::new(&config, &machine(nodes)).err().map(|error| error.to_string())
+    };
     let none: [(&str, &str); 0] = [];
     for (config, nodes, expected) in [
         (config("none", "magic", &[("magic", "1")]), 9, None),

@@ -5,6 +5,7 @@
 //! runtime. The file `userns` in a pod's folder, which is upstream's, says what the pod has: a kubelet that comes after
 //! another gives no range twice. Must not give away id 0 of the node.
 
+mod error;
 mod subids;
 
 use crate::cri::v1;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+pub use error::{HandlerError, IdsError, MappingError, NamespaceError, RangeError};
 pub use subids::IdRange;
 
 /// Feature gate of all of this.
@@ -51,14 +53,13 @@ impl Mappings {
     }
 
     /// The one range that uids and gids share, from 0 on.
-    fn checked(&self) -> Result<RecordedMapping, String> {
-        let invalid = |why: &str| Err(format!("invalid user namespace configuration: {why}"));
-        let [uids] = self.uid_mappings[..] else { return invalid("no more than one mapping allowed.") };
-        let [gids] = self.gid_mappings[..] else { return invalid("GID and UID mappings should be identical.") };
+    fn checked(&self) -> Result<RecordedMapping, MappingError> {
+        let [uids] = self.uid_mappings[..] else { return Err(MappingError::Several) };
+        let [gids] = self.gid_mappings[..] else { return Err(MappingError::SeveralGroups) };
         match uids {
-            _ if uids != gids => invalid("GID and UID mapping should be identical"),
+            _ if uids != gids => Err(MappingError::Groups),
             RecordedMapping { container_id: 0, .. } => Ok(uids),
-            _ => invalid("UID 0 must be mapped"),
+            _ => Err(MappingError::NoRoot),
         }
     }
 }
@@ -88,24 +89,24 @@ impl UserNamespaces {
     ///
     /// # Errors
     /// The ids do not suffice or cannot be divided so; what a pod has is not of these ranges.
-    pub fn new(root: &Path, ids: IdRange, ids_per_pod: Option<i64>, max_pods: i64) -> Result<Self, String> {
+    pub fn new(root: &Path, ids: IdRange, ids_per_pod: Option<i64>, max_pods: i64) -> Result<Self, RangeError> {
         let length = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(UNIT);
         let ids = ids.or_all(length);
         if length == 0 || !length.is_multiple_of(UNIT) {
-            return Err(format!("kubelet user namespace length {length} is not a multiple of {UNIT}"));
+            return Err(RangeError::Length(length));
         }
         let (first, count) = (ids.first / length, ids.length / length);
         if !ids.first.is_multiple_of(length) {
-            return Err(format!("kubelet user assigned ID {} is not a multiple of {length}", ids.first));
+            return Err(RangeError::First { first: ids.first, length });
         }
         if ids.first < length {
-            return Err(format!("kubelet user assigned ID {} must be greater or equal to {length}", ids.first));
+            return Err(RangeError::FirstRange { first: ids.first, length });
         }
         if !ids.length.is_multiple_of(length) {
-            return Err(format!("kubelet user assigned IDs length {} is not a multiple of {length}", ids.length));
+            return Err(RangeError::Last { ids: ids.length, length });
         }
         if i64::from(count) < max_pods {
-            return Err(format!("kubelet user assigned IDs are not enough to support {max_pods} pods"));
+            return Err(RangeError::TooFew(max_pods));
         }
         let pods = root.join("pods");
         let found = Self { pods, length, first, count, allocations: Mutex::default() };
@@ -113,10 +114,10 @@ impl UserNamespaces {
         Ok(found)
     }
 
-    fn read_all(&self) -> Result<(), String> {
+    fn read_all(&self) -> Result<(), RangeError> {
         let mut allocations = self.allocations.lock();
         for uid in self.on_disk() {
-            let failed = |error: String| format!("record pod mappings for existing pod {uid:?}: {error}");
+            let failed = |cause| RangeError::Existing { uid: uid.clone(), cause };
             if let Some(mappings) = self.read(&uid).map_err(failed)? {
                 let mapping = mappings.checked().map_err(failed)?;
                 self.record(&mut allocations, &uid, mapping).map_err(failed)?;
@@ -136,14 +137,14 @@ impl UserNamespaces {
         self.pods.join(uid).join(MAPPINGS_FILE)
     }
 
-    fn read(&self, uid: &str) -> Result<Option<Mappings>, String> {
+    fn read(&self, uid: &str) -> Result<Option<Mappings>, MappingError> {
         let path = self.file(uid);
         match fs::metadata(&path) {
             Ok(about) if about.len() == 0 => return Ok(None),
-            Ok(about) if about.len() > LARGEST => return Err("user namespace mappings file is too large".to_owned()),
+            Ok(about) if about.len() > LARGEST => return Err(MappingError::TooLarge),
             _ => {}
         }
-        files::read_json(&path).map_err(|error| format!("invalid user namespace mappings file: {error}"))
+        files::read_json(&path).map_err(MappingError::File)
     }
 
     fn write(&self, uid: &str, mappings: &Mappings) -> std::io::Result<()> {
@@ -155,25 +156,25 @@ impl UserNamespaces {
     }
 
     /// Notes that a pod has a range.
-    fn record(&self, allocations: &mut Allocations, uid: &str, mapping: RecordedMapping) -> Result<(), String> {
+    fn record(&self, allocations: &mut Allocations, uid: &str, mapping: RecordedMapping) -> Result<(), MappingError> {
         let RecordedMapping { host_id, length, .. } = mapping;
         if length != self.length {
-            return Err(format!("wrong user namespace length {length}"));
+            return Err(MappingError::Length(length));
         }
         if host_id % self.length != 0 {
-            return Err(format!("wrong user namespace offset specified {host_id}"));
+            return Err(MappingError::Offset(host_id));
         }
         let number = host_id / self.length;
         match allocations.by_pod.get(uid) {
             Some(known) if *known == number => return Ok(()),
-            Some(_) => return Err(format!("different user namespace range already used by pod {uid:?}")),
+            Some(_) => return Err(MappingError::Other(uid.to_owned())),
             None => {}
         }
         if !self.is_own(number) {
-            return Err(format!("id {host_id} is out of range"));
+            return Err(MappingError::Foreign(host_id));
         }
         if !allocations.taken.insert(number) {
-            return Err(format!("range picked for pod {uid:?} already taken"));
+            return Err(MappingError::Taken(uid.to_owned()));
         }
         allocations.by_pod.insert(uid.to_owned(), number);
         Ok(())
@@ -184,35 +185,33 @@ impl UserNamespaces {
     }
 
     /// Gives a pod the next free range after a random one: a pod does not get what the one before it had.
-    fn allocate(&self, allocations: &mut Allocations, uid: &str) -> Result<RecordedMapping, String> {
+    fn allocate(&self, allocations: &mut Allocations, uid: &str) -> Result<RecordedMapping, NamespaceError> {
         let begin = rand::random_range(0..self.count.max(1));
         let numbers = (begin..self.count).chain(0..begin).map(|index| self.first + index);
         let mut free = numbers.filter(|number| !allocations.taken.contains(number));
-        let number =
-            free.next().ok_or_else(|| "could not find an empty slot to allocate a user namespace".to_owned())?;
+        let number = free.next().ok_or(NamespaceError::NoneFree)?;
         allocations.taken.insert(number);
         allocations.by_pod.insert(uid.to_owned(), number);
         Ok(RecordedMapping { host_id: number * self.length, container_id: 0, length: self.length })
     }
 
     /// Returns the range of a pod, which it gets now if it has none.
-    fn of_pod(&self, uid: &str) -> Result<RecordedMapping, String> {
+    fn of_pod(&self, uid: &str) -> Result<RecordedMapping, NamespaceError> {
         let mut allocations = self.allocations.lock();
-        if let Some(mappings) = self.read(uid)? {
+        if let Some(mappings) = self.read(uid).map_err(NamespaceError::Read)? {
             let mapping = mappings.checked().and_then(|mapping| {
                 self.record(&mut allocations, uid, mapping)?;
                 Ok(mapping)
             });
-            return mapping.map_err(|error| format!("user namespace: {error}"));
+            return mapping.map_err(NamespaceError::Mapping);
         }
-        let failed = |error: String| format!("create user namespace: {error}");
         // What is noted without a file is of a write that failed.
         forget(&mut allocations, uid);
-        let mapping = self.allocate(&mut allocations, uid).map_err(failed)?;
+        let mapping = self.allocate(&mut allocations, uid)?;
         if let Err(error) = self.write(uid, &Mappings::of(mapping)) {
             forget(&mut allocations, uid);
             fs::remove_file(self.file(uid)).ok();
-            return Err(failed(error.to_string()));
+            return Err(NamespaceError::Write(error));
         }
         Ok(mapping)
     }
@@ -249,12 +248,12 @@ pub fn mappings(
     pod: &Pod,
     handler: &str,
     handlers: &Handlers,
-) -> Result<Option<v1::UserNamespace>, String> {
+) -> Result<Option<v1::UserNamespace>, NamespaceError> {
     let wanted = pod.spec.as_ref().and_then(|spec| spec.host_users);
     let Some(namespaces) = namespaces else {
         return match wanted {
             None => Ok(None),
-            Some(_) => Err(format!("the feature gate {GATE:?} is disabled: can't set spec.HostUsers")),
+            Some(_) => Err(NamespaceError::Disabled),
         };
     };
     if wanted != Some(false) {
@@ -267,20 +266,12 @@ pub fn mappings(
     Ok(Some(v1::UserNamespace { mode: v1::NamespaceMode::Pod.into(), uids: range.clone(), gids: range }))
 }
 
-fn check_handler(handler: &str, handlers: &Handlers) -> Result<(), String> {
-    let text = match handler {
-        "" => "can't set `spec.hostUsers: false`, runtime does not support user namespaces".to_owned(),
-        handler => {
-            format!(
-                "can't set `spec.hostUsers: false`, RuntimeClass handler {handler:?} does not support user namespaces"
-            )
-        }
-    };
-    let Some(handlers) = handlers else { return Err(format!("{text}: runtime handlers are not set")) };
+fn check_handler(handler: &str, handlers: &Handlers) -> Result<(), HandlerError> {
+    let Some(handlers) = handlers else { return Err(HandlerError::NotTold(handler.to_owned())) };
     match handlers.get(handler) {
         Some(true) => Ok(()),
-        Some(false) => Err(text),
-        None => Err(format!("{text}: the handler {handler:?} is not known")),
+        Some(false) => Err(HandlerError::Unable(handler.to_owned())),
+        None => Err(HandlerError::Unknown(handler.to_owned())),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Ids that the node gives to namespaces: those that `/etc/subuid` and `/etc/subgid` grant the user `kubelet`, asked of
 //! `getsubids`, or all above 65535. Answers for upstream's `getKubeletMappings` and `parseGetSubIdsOutput`.
 
+use super::error::IdsError;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -39,9 +40,9 @@ impl IdRange {
     ///
     /// # Errors
     /// The configuration cannot be read, or is not one range for uids and gids alike.
-    pub fn of_node(kernel: &str) -> Result<Self, String> {
+    pub fn of_node(kernel: &str) -> Result<Self, IdsError> {
         warn_of_old_kernel(kernel);
-        let users = std::fs::read_to_string(USERS).map_err(|error| format!("open {USERS}: {error}"))?;
+        let users = std::fs::read_to_string(USERS).map_err(|cause| IdsError::Users { file: USERS, cause })?;
         if !has_user(&users, KUBELET_USER) {
             return Ok(Self::ALL);
         }
@@ -55,15 +56,15 @@ impl IdRange {
         Self::told_by(&program)
     }
 
-    fn told_by(program: &Path) -> Result<Self, String> {
-        let ask = |args: &[&str], what: &str| {
-            let failed = || format!("error retrieving additional {what} for user {KUBELET_USER:?}");
+    fn told_by(program: &Path) -> Result<Self, IdsError> {
+        let ask = |args: &[&str], what: &'static str| {
+            let failed = || IdsError::Program { what, user: KUBELET_USER };
             let output = Command::new(program).args(args).arg(KUBELET_USER).output().map_err(|_| failed())?;
             if output.status.success() { Ok(output.stdout) } else { Err(failed()) }
         };
         let (uids, gids) = (ask(&[], "ids")?, ask(&["-g"], "gids")?);
         if uids != gids {
-            return Err(format!("mismatched subuids and subgids for user {KUBELET_USER:?}"));
+            return Err(IdsError::Mismatch(KUBELET_USER));
         }
         parse(&String::from_utf8_lossy(&uids))
     }
@@ -76,16 +77,16 @@ fn has_user(users: &str, name: &str) -> bool {
 }
 
 /// Reads `0: kubelet 65536 2147483648`.
-fn parse(text: &str) -> Result<IdRange, String> {
+fn parse(text: &str) -> Result<IdRange, IdsError> {
     let line = text.trim_matches('\n');
     if line.contains('\n') {
-        return Err(format!("error parsing line {text:?}: it must contain only one line"));
+        return Err(IdsError::Lines(text.to_owned()));
     }
     let parts: Vec<&str> = line.split_whitespace().collect();
-    let [_, _, first, length] = parts[..] else { return Err(format!("invalid line {text:?}")) };
+    let [_, _, first, length] = parts[..] else { return Err(IdsError::Line(text.to_owned())) };
     let number = |part: &str| {
-        part.parse::<u32>()
-            .map_err(|error| format!("error parsing line {text:?}: strconv.ParseUint: parsing {part:?}: {error}"))
+        let (line, number) = (|| text.to_owned(), part.parse::<u32>());
+        number.map_err(|cause| IdsError::Number { line: line(), part: part.to_owned(), cause })
     };
     Ok(IdRange { first: number(first)?, length: number(length)? })
 }
@@ -123,8 +124,8 @@ mod tests {
 
     #[test]
     fn one_line_tells_one_range() {
-        let range = |first, length| Ok(IdRange { first, length });
-        assert_eq!(parse("0: kubelet 65536 2147483648\n"), range(65536, 2_147_483_648));
+        let range = |first, length| IdRange { first, length };
+        assert_eq!(parse("0: kubelet 65536 2147483648\n").expect("a range"), range(65536, 2_147_483_648));
         for (text, error) in [
             ("0: kubelet 1 2\n1: kubelet 3 4\n", "it must contain only one line"),
             ("", "invalid line"),
@@ -132,7 +133,7 @@ mod tests {
             ("0: kubelet x 2", "error parsing line"),
             ("0: kubelet 1 4294967296", "error parsing line"),
         ] {
-            let found = parse(text).expect_err(text);
+            let found = parse(text).expect_err(text).to_string();
             assert!(found.contains(error), "{found}");
         }
     }
@@ -144,7 +145,7 @@ mod tests {
         let script = |text: &str| {
             std::fs::write(&program, text).expect("written");
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("mode");
-            IdRange::told_by(&program)
+            IdRange::told_by(&program).map_err(|error| error.to_string())
         };
         assert_eq!(
             script("#!/bin/sh\necho '0: kubelet 65536 131072'\n"),

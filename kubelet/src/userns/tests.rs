@@ -18,7 +18,7 @@ fn able() -> Handlers {
     Some([("", true), ("old", false)].map(|(name, able)| (name.to_owned(), able)).into())
 }
 
-fn of(namespaces: &UserNamespaces, uid: &str) -> Result<(u32, u32), String> {
+fn of(namespaces: &UserNamespaces, uid: &str) -> Result<(u32, u32), NamespaceError> {
     let found = mappings(Some(namespaces), &pod(uid, Some(false)), "", &able())?.expect("a namespace");
     assert_eq!((found.mode(), &found.uids), (v1::NamespaceMode::Pod, &found.gids));
     let [v1::IdMapping { host_id, container_id: 0, length }] = found.uids[..] else { panic!("{found:?}") };
@@ -31,14 +31,14 @@ fn pods_have_ranges_of_their_own_over_restarts_until_they_are_released() {
     let start = || UserNamespaces::new(root.path(), range(2 * UNIT, 3), None, 3).expect("enough");
     let namespaces = start();
     let mut given = ["a", "b", "c"].map(|uid| of(&namespaces, uid).expect("a range"));
-    assert_eq!(of(&namespaces, "a"), Ok(given[0]), "the same again");
+    assert_eq!(of(&namespaces, "a").expect("a range"), given[0], "the same again");
     let error = of(&namespaces, "d").expect_err("none is left");
-    assert_eq!(error, "create user namespace: could not find an empty slot to allocate a user namespace");
+    assert_eq!(error.to_string(), "create user namespace: could not find an empty slot to allocate a user namespace");
     let again = start();
     assert_eq!(["a", "b", "c"].map(|uid| of(&again, uid).expect("a range")), given);
     again.release("b");
     assert!(!root.path().join("pods/b/userns").exists());
-    assert_eq!(of(&again, "d"), Ok(given[1]), "the one that was given back");
+    assert_eq!(of(&again, "d").expect("a range"), given[1], "the one that was given back");
     again.retain(|uid| uid == "a");
     assert_eq!(again.allocations.lock().by_pod.keys().collect::<Vec<_>>(), ["a"]);
     given.sort_unstable();
@@ -59,7 +59,8 @@ fn the_file_is_upstreams() {
 fn ranges_have_to_fit_the_configuration() {
     let root = tempfile::tempdir().expect("folder");
     let new = |ids: IdRange, per_pod: Option<i64>, pods: i64| {
-        UserNamespaces::new(root.path(), ids, per_pod, pods).map(|namespaces| (namespaces.first, namespaces.count))
+        let found = UserNamespaces::new(root.path(), ids, per_pod, pods);
+        found.map(|namespaces| (namespaces.first, namespaces.count)).map_err(|error| error.to_string())
     };
     let ids = |first: u32, length: u32| IdRange { first, length };
     assert_eq!(new(IdRange::ALL, None, 110), Ok((1, 65535)));
@@ -93,7 +94,7 @@ fn what_pods_have_on_the_disk_is_checked() {
         let folder = root.path().join("pods/a");
         fs::create_dir_all(&folder).expect("folder");
         fs::write(folder.join("userns"), json!({"uidMappings": uids, "gidMappings": gids}).to_string()).expect("file");
-        let error = UserNamespaces::new(root.path(), range(UNIT, 2), None, 2).expect_err(text);
+        let error = UserNamespaces::new(root.path(), range(UNIT, 2), None, 2).expect_err(text).to_string();
         assert!(error.starts_with("record pod mappings for existing pod \"a\": ") && error.ends_with(text), "{error}");
     }
     let root = tempfile::tempdir().expect("folder");
@@ -102,7 +103,7 @@ fn what_pods_have_on_the_disk_is_checked() {
         let file = json!({"uidMappings": one, "gidMappings": one}).to_string();
         fs::write(root.path().join("pods").join(uid).join("userns"), file).expect("file");
     }
-    let error = UserNamespaces::new(root.path(), range(UNIT, 2), None, 2).expect_err("one range twice");
+    let error = UserNamespaces::new(root.path(), range(UNIT, 2), None, 2).expect_err("one range twice").to_string();
     assert!(error.ends_with("already taken"), "{error}");
 }
 
@@ -114,9 +115,10 @@ fn pods_without_a_namespace_of_their_own_are_told_to_be_the_nodes() {
         let found = mappings(Some(&namespaces), &pod("a", host_users), "", &None).expect("allowed").expect("told");
         assert_eq!((found.mode(), found.uids.len()), (v1::NamespaceMode::Node, 0));
     }
-    assert_eq!(mappings(None, &pod("a", None), "", &None), Ok(None));
+    assert_eq!(mappings(None, &pod("a", None), "", &None).expect("nothing"), None);
     let off = "the feature gate \"UserNamespacesSupport\" is disabled: can't set spec.HostUsers";
-    assert_eq!(mappings(None, &pod("a", Some(true)), "", &able()), Err(off.to_owned()));
+    let refused = mappings(None, &pod("a", Some(true)), "", &able()).expect_err("the gate is off");
+    assert_eq!(refused.to_string(), off);
 }
 
 #[test]
@@ -124,7 +126,7 @@ fn pods_are_refused_where_the_runtime_has_no_namespaces_for_them() {
     let root = tempfile::tempdir().expect("folder");
     let namespaces = UserNamespaces::new(root.path(), IdRange::ALL, None, 1).expect("enough");
     let refused = |handler: &str, handlers: Handlers| {
-        mappings(Some(&namespaces), &pod("a", Some(false)), handler, &handlers).expect_err("refused")
+        mappings(Some(&namespaces), &pod("a", Some(false)), handler, &handlers).expect_err("refused").to_string()
     };
     let of = |handler: &str| {
         format!("can't set `spec.hostUsers: false`, RuntimeClass handler {handler:?} does not support user namespaces")

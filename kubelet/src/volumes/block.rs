@@ -2,9 +2,9 @@
 //! long as the pod has it. So another device that comes to have its name is never taken for it. Answers for upstream's
 //! `MapBlockVolume`, `UnmapBlockVolume` and `volumepathhandler`.
 
-use super::disks::Host;
+use super::disks::{Ended, Host, ProgramError};
 use super::mounts;
-use crate::blocking::{UNMOUNTING, blocking};
+use crate::blocking::{UNMOUNTING, WorkError, blocking};
 use crate::files::make_private;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::fs;
@@ -20,6 +20,82 @@ const DELETED: &str = " (deleted)";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BlockDevices {
     pub(crate) host: Host,
+}
+
+/// Failures of holding a device and of letting it go, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockError {
+    /// The device cannot be bound.
+    #[error(
+        "blkUtil.MapDevice failed. devicePath: {}, globalMapPath:{}, podUID: {uid}, bindMount: true: {cause}",
+        .device.display(),
+        .folder.display()
+    )]
+    Map {
+        /// The device.
+        device: PathBuf,
+        /// Folder of the plugin.
+        folder: PathBuf,
+        /// Uid of the pod.
+        uid: String,
+        /// Cause.
+        #[source]
+        cause: WorkError,
+    },
+    /// The device cannot be opened.
+    #[error("blkUtil.AttachFileDevice failed. globalMapPath:{}, podUID: {uid}: {cause}", .folder.display())]
+    Open {
+        /// Folder of the plugin.
+        folder: PathBuf,
+        /// Uid of the pod.
+        uid: String,
+        /// Cause.
+        #[source]
+        cause: Box<OpenError>,
+    },
+    /// The device cannot be closed.
+    #[error(
+        "blkUtil.DetachFileDevice failed. path: {}: failed to remove loopback device {device}: {}\n{}",
+        .bound.display(),
+        .ended.status(),
+        .ended.output
+    )]
+    Close {
+        /// The file that it is bound over.
+        bound: PathBuf,
+        /// The loop device.
+        device: String,
+        /// End of `losetup`.
+        ended: Ended,
+    },
+    /// A program cannot be run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The kernel's folders, or the files, are out of reach.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+}
+
+/// Failures of making a loop device.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// `losetup` failed.
+    #[error("makeLoopDevice failed for path {path}: losetup -f {path} failed: {}\n{}", .ended.status(), .ended.output)]
+    Make {
+        /// The file.
+        path: String,
+        /// End of the program.
+        ended: Ended,
+    },
+    /// No loop device is to be found.
+    #[error("device not found")]
+    NotFound,
+    /// A program cannot be run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The kernel's folders are out of reach.
+    #[error(transparent)]
+    Work(#[from] WorkError),
 }
 
 fn bind(device: &Path, bound: &Path) -> io::Result<()> {
@@ -56,7 +132,7 @@ pub(super) fn link(device: &Path, link: &Path) -> io::Result<()> {
 
 impl BlockDevices {
     /// The loop device of a file. Upstream's `getLoopDeviceFromSysfs`.
-    async fn loop_of(&self, file: &Path) -> Result<Option<String>, String> {
+    async fn loop_of(&self, file: &Path) -> Result<Option<String>, WorkError> {
         let (host, file) = (self.host.clone(), file.to_path_buf());
         blocking(move || {
             let real = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
@@ -76,53 +152,41 @@ impl BlockDevices {
     ///
     /// # Errors
     /// Upstream's texts.
-    pub(crate) async fn hold(&self, device: &Path, folder: &Path, uid: &str) -> Result<String, String> {
+    pub(crate) async fn hold(&self, device: &Path, folder: &Path, uid: &str) -> Result<String, BlockError> {
         let bound = folder.join(uid);
         let (from, to) = (device.to_path_buf(), bound.clone());
         let mapped = blocking(move || bind(&from, &to)).await;
-        mapped.map_err(|error| {
-            let (device, folder) = (device.display(), folder.display());
-            format!(
-                "blkUtil.MapDevice failed. devicePath: {device}, globalMapPath:{folder}, podUID: {uid}, bindMount: true: \
-                 {error}"
-            )
-        })?;
+        let (place, pod) = (|| folder.to_path_buf(), || uid.to_owned());
+        mapped.map_err(|cause| BlockError::Map { device: device.to_path_buf(), folder: place(), uid: pod(), cause })?;
         let opened = self.open(&bound).await;
-        opened.map_err(|error| {
-            format!("blkUtil.AttachFileDevice failed. globalMapPath:{}, podUID: {uid}: {error}", folder.display())
-        })
+        opened.map_err(|cause| BlockError::Open { folder: place(), uid: pod(), cause: Box::new(cause) })
     }
 
-    async fn open(&self, bound: &Path) -> Result<String, String> {
+    async fn open(&self, bound: &Path) -> Result<String, OpenError> {
         if let Some(known) = self.loop_of(bound).await? {
             return Ok(known);
         }
         let path = bound.display().to_string();
-        let made = self.host.run(LOSETUP, &["-f", &path]).await?;
-        if !made.is_success() {
-            let (status, output) = (made.status(), made.output);
-            return Err(format!("makeLoopDevice failed for path {path}: losetup -f {path} failed: {status}\n{output}"));
+        let ended = self.host.run(LOSETUP, &["-f", &path]).await?;
+        if !ended.is_success() {
+            return Err(OpenError::Make { path, ended });
         }
-        self.loop_of(bound).await?.ok_or_else(|| "device not found".to_owned())
+        self.loop_of(bound).await?.ok_or(OpenError::NotFound)
     }
 
     /// Closes a device that a pod does not use any more, and takes it from the plugin's folder. What is not there is left.
     ///
     /// # Errors
     /// Upstream's texts.
-    pub(crate) async fn let_go(&self, bound: &Path) -> Result<(), String> {
+    pub(crate) async fn let_go(&self, bound: &Path) -> Result<(), BlockError> {
         if let Some(device) = self.loop_of(bound).await? {
-            let removed = self.host.run(LOSETUP, &["-d", &device]).await?;
-            if !removed.is_success() {
-                let (status, output) = (removed.status(), removed.output);
-                let about = bound.display();
-                return Err(format!(
-                    "blkUtil.DetachFileDevice failed. path: {about}: failed to remove loopback device {device}: {status}\n{output}"
-                ));
+            let ended = self.host.run(LOSETUP, &["-d", &device]).await?;
+            if !ended.is_success() {
+                return Err(BlockError::Close { bound: bound.to_path_buf(), device, ended });
             }
         }
         let place = bound.to_path_buf();
-        UNMOUNTING.run(move || unbind(&place)).await
+        Ok(UNMOUNTING.run(move || unbind(&place)).await?)
     }
 
     /// Lets the devices below a volume's folder go that are of pods which are not on the disk any more. Reports whether a pod
@@ -130,7 +194,7 @@ impl BlockDevices {
     ///
     /// # Errors
     /// One could not be let go; the others were.
-    pub(super) async fn let_go_of_gone(&self, folder: &Path, pods: &Path) -> Result<bool, String> {
+    pub(super) async fn let_go_of_gone(&self, folder: &Path, pods: &Path) -> Result<bool, BlockError> {
         let (place, pods) = (folder.to_path_buf(), pods.to_path_buf());
         let entries = blocking(move || names(&place)).await?;
         let (mut is_used, mut outcome) = (false, Ok(()));
@@ -153,7 +217,7 @@ impl BlockDevices {
                 // A folder that is not empty stays.
                 Ok(false) => _ = fs::remove_dir(&folder),
                 Ok(true) => {}
-                Err(error) => tracing::warn!(folder = %folder.display(), error, "UnmapDevice failed"),
+                Err(error) => tracing::warn!(folder = %folder.display(), %error, "UnmapDevice failed"),
             }
         }
     }
@@ -220,11 +284,11 @@ pub(crate) mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let (devices, root) = (faked(root.path()), root.path());
         let folder = root.join("v");
-        let missing = devices.hold(&root.join("missing"), &folder, "u").await.expect_err("no device");
+        let missing = devices.hold(&root.join("missing"), &folder, "u").await.expect_err("no device").to_string();
         assert!(missing.starts_with("blkUtil.MapDevice failed. devicePath: "), "{missing}");
         fs::write(root.join("device"), "").expect("written");
         fs::write(root.join("busy"), "").expect("written");
-        let busy = devices.hold(&root.join("device"), &folder, "u").await.expect_err("no loop device");
+        let busy = devices.hold(&root.join("device"), &folder, "u").await.expect_err("no loop device").to_string();
         let is_named = busy.starts_with("blkUtil.AttachFileDevice failed. ") && busy.contains("no loop device");
         assert!(is_named, "{busy}");
         devices.let_go(&folder.join("u")).await.expect("let go");

@@ -1,17 +1,95 @@
 //! Persistent volumes: which one a pod's claim stands for, and what is behind it.
 
-use super::disks::{Chap, Disk, DiskTarget, FcTarget, IscsiTarget, of_persistent};
+use super::disks::{Chap, Disk, DiskTarget, FcError, FcTarget, IscsiTarget, of_persistent};
 use super::flex::FlexVolume;
 use super::metrics::Plugin;
 use crate::csi;
-use crate::objects::ObjectSource;
+use crate::objects::{ObjectError, ObjectSource};
 use crate::pods;
 use k8s_openapi::api::core::v1::{
     HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume, VolumeNodeAffinity,
 };
+use shared::csi::Untranslatable;
 use shared::types::ephemeral_claim;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Reasons why a claim stands for no volume that the pod can have, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeClaimError {
+    /// The claim is not to be used.
+    #[error("error processing PVC {namespace}/{claim}: {cause}")]
+    Claim {
+        /// Namespace of the claim.
+        namespace: String,
+        /// Name of the claim.
+        claim: String,
+        /// Cause.
+        #[source]
+        cause: Box<BindError>,
+    },
+    /// The persistent volume cannot be read.
+    #[error("failed to fetch PV {name} from API server: {cause}")]
+    Fetch {
+        /// Name of the volume.
+        name: String,
+        /// Cause.
+        #[source]
+        cause: ObjectError,
+    },
+    /// A device that is mounted, or a file system that is mapped.
+    #[error("volume {volume} has volumeMode {mode}, but is specified in {field}")]
+    Mode {
+        /// The volume's name in the pod.
+        volume: String,
+        /// Mode of the volume.
+        mode: &'static str,
+        /// Field of the containers that use it.
+        field: &'static str,
+    },
+    /// The persistent volume has no source.
+    #[error("PV {0} has no source")]
+    NoSource(String),
+    /// The persistent volume is another claim's.
+    #[error("found PV object {0} with nil or unexpected ClaimRef.UID")]
+    Foreign(String),
+    /// No plugin is for a volume of this source.
+    #[error("no volume plugin matched for PV {0}")]
+    NoPlugin(String),
+    /// A volume of a plugin of old cannot be translated.
+    #[error(transparent)]
+    Migration(#[from] csi::MigrationError),
+    /// The nodes of a volume of a plugin of old cannot be told.
+    #[error(transparent)]
+    Affinity(#[from] Untranslatable),
+    /// The source names no disk.
+    #[error(transparent)]
+    Disk(#[from] FcError),
+}
+
+/// Reasons why a claim is not to be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// An object, or a file, that cannot be read.
+    #[error("failed to fetch PVC from API server: {0}")]
+    Fetch(#[from] ObjectError),
+    /// Another pod's: the claim was made for it.
+    #[error("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)")]
+    NotOwned {
+        /// Namespace of both.
+        namespace: String,
+        /// Name of the claim.
+        claim: String,
+        /// Name of the pod.
+        pod: String,
+    },
+    /// A claim that is being deleted.
+    #[error("PVC is being deleted")]
+    Deleted,
+    /// A claim without a volume.
+    #[error("PVC is not bound")]
+    Unbound,
+}
 
 /// The persistent volume behind a claim.
 #[derive(Clone, Debug)]
@@ -79,19 +157,22 @@ pub(super) async fn resolve(
     pod: &Pod,
     volume: &Volume,
     use_of: Use,
-) -> Result<Option<Claimed>, String> {
+) -> Result<Option<Claimed>, VolumeClaimError> {
     let (claim, read_only) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => (source.claim_name.clone(), source.read_only.unwrap_or(false)),
         (None, Some(_)) => (ephemeral_claim(pods::name(pod), &volume.name), false),
         (None, None) => return Ok(None),
     };
     let namespace = pods::namespace(pod);
-    let processing = |error: String| format!("error processing PVC {namespace}/{claim}: {error}");
-    let found = objects.claim(namespace, &claim).await;
-    let found = found.map_err(|e| processing(format!("failed to fetch PVC from API server: {e}")))?;
+    let processing = |cause| VolumeClaimError::Claim {
+        namespace: namespace.to_owned(),
+        claim: claim.clone(),
+        cause: Box::new(cause),
+    };
+    let found = objects.claim(namespace, &claim).await.map_err(|error| processing(error.into()))?;
     let name = bound(&found, volume.ephemeral.is_some().then_some(pod)).map_err(processing)?;
     let persistent = objects.persistent_volume(&name).await;
-    let persistent = persistent.map_err(|e| format!("failed to fetch PV {name} from API server: {e}"))?;
+    let persistent = persistent.map_err(|cause| VolumeClaimError::Fetch { name: name.clone(), cause })?;
     use_of.check(&volume.name, persistent.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()))?;
     let source = match source(&persistent, &found, read_only)? {
         VolumeSources::Csi(driver) => VolumeSources::Csi(Box::new(driver.used_as(&volume.name))),
@@ -100,7 +181,7 @@ pub(super) async fn resolve(
     let spec = persistent.spec.as_ref();
     let options = spec.and_then(|spec| spec.mount_options.clone()).unwrap_or_default();
     // The nodes of a volume of old are those that its driver labels.
-    let affinity = shared::csi::node_affinity(&persistent).map_err(|error| error.to_string())?;
+    let affinity = shared::csi::node_affinity(&persistent)?;
     let size = spec.and_then(|spec| spec.capacity.as_ref()?.get("storage").map(|size| size.0.clone()));
     let group = group(&persistent);
     Ok(Some(Claimed { name, source, read_only, claim: found, options, size, affinity, group }))
@@ -137,9 +218,9 @@ impl Use {
     }
 
     /// Refuses a device that is mounted, and a file system that is mapped.
-    fn check(self, volume: &str, mode: Option<&str>) -> Result<(), String> {
+    fn check(self, volume: &str, mode: Option<&str>) -> Result<(), VolumeClaimError> {
         let is_block = mode == Some("Block");
-        let wrong = |mode, field| Err(format!("volume {volume} has volumeMode {mode}, but is specified in {field}"));
+        let wrong = |mode, field| Err(VolumeClaimError::Mode { volume: volume.to_owned(), mode, field });
         match self {
             Self { mounted: true, .. } if is_block => wrong("Block", "volumeMounts"),
             Self { mapped: true, .. } if !is_block => wrong("Filesystem", "volumeDevices"),
@@ -149,24 +230,22 @@ impl Use {
 }
 
 /// The name of the volume that a claim is bound to; a claim made for a pod is used by that pod alone.
-fn bound(claim: &PersistentVolumeClaim, made_for: Option<&Pod>) -> Result<String, String> {
+fn bound(claim: &PersistentVolumeClaim, made_for: Option<&Pod>) -> Result<String, BindError> {
     if let Some(pod) = made_for {
         let owners = claim.metadata.owner_references.iter().flatten();
         let own = owners.into_iter().any(|owner| owner.uid == pods::uid(pod) && owner.controller == Some(true));
         if !own {
-            let (namespace, name) = (pods::namespace(pod), claim.metadata.name.as_deref().unwrap_or_default());
-            return Err(format!(
-                "PVC {namespace}/{name} was not created for pod {namespace}/{} (pod is not owner)",
-                pods::name(pod)
-            ));
+            let (namespace, pod) = (pods::namespace(pod).to_owned(), pods::name(pod).to_owned());
+            let claim = claim.metadata.name.clone().unwrap_or_default();
+            return Err(BindError::NotOwned { namespace, claim, pod });
         }
     }
     if claim.metadata.deletion_timestamp.is_some() {
-        return Err("PVC is being deleted".to_owned());
+        return Err(BindError::Deleted);
     }
     let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|name| !name.is_empty());
     let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-    name.filter(|_| phase == Some("Bound")).ok_or_else(|| "PVC is not bound".to_owned())
+    name.filter(|_| phase == Some("Bound")).ok_or(BindError::Unbound)
 }
 
 /// The source of a persistent volume that is bound to a claim.
@@ -174,12 +253,12 @@ fn source(
     persistent: &PersistentVolume,
     claim: &PersistentVolumeClaim,
     read_only: bool,
-) -> Result<VolumeSources, String> {
+) -> Result<VolumeSources, VolumeClaimError> {
     let pv = persistent.metadata.name.as_deref().unwrap_or_default();
-    let Some(spec) = &persistent.spec else { return Err(format!("PV {pv} has no source")) };
+    let Some(spec) = &persistent.spec else { return Err(VolumeClaimError::NoSource(pv.to_owned())) };
     let claimed = spec.claim_ref.as_ref().is_some_and(|reference| reference.uid == claim.metadata.uid);
     if !claimed {
-        return Err(format!("found PV object {pv} with nil or unexpected ClaimRef.UID"));
+        return Err(VolumeClaimError::Foreign(pv.to_owned()));
     }
     let migrated = csi::migrated(persistent)?;
     let persistent = migrated.as_ref().unwrap_or(persistent);
@@ -201,12 +280,12 @@ fn source(
         (None, Some(local)) if is_block => Ok(VolumeSources::Device(local.path.clone().into())),
         (None, Some(local)) => Ok(VolumeSources::Local(local.path.clone().into())),
         (Some(source), _) if !is_block => Ok(VolumeSources::Path(source.clone())),
-        _ => Err(format!("no volume plugin matched for PV {pv}")),
+        _ => Err(VolumeClaimError::NoPlugin(pv.to_owned())),
     }
 }
 
 /// The disk of a persistent volume, if it is one.
-fn disk(persistent: &PersistentVolume, read_only: bool) -> Result<Option<Disk>, String> {
+fn disk(persistent: &PersistentVolume, read_only: bool) -> Result<Option<Disk>, FcError> {
     let Some(spec) = &persistent.spec else { return Ok(None) };
     let name = persistent.metadata.name.as_deref().unwrap_or_default();
     let options = spec.mount_options.clone().unwrap_or_default();
@@ -222,7 +301,7 @@ fn disk(persistent: &PersistentVolume, read_only: bool) -> Result<Option<Disk>, 
 }
 
 /// The disk of a pod's volume, if it is one.
-pub(super) fn inline_disk(volume: &Volume) -> Result<Option<Disk>, String> {
+pub(super) fn inline_disk(volume: &Volume) -> Result<Option<Disk>, FcError> {
     let disk = |target, kind: &Option<String>, read_only: Option<bool>| Disk {
         target,
         kind: kind.clone().unwrap_or_default(),
@@ -270,7 +349,7 @@ mod tests {
             (owned("u"), Some(&pod), Ok("pv".to_owned())),
             (owned("other"), Some(&pod), foreign),
         ] {
-            assert_eq!(bound(&claim(change.clone()), made_for), expected, "{change}");
+            assert_eq!(bound(&claim(change.clone()), made_for).map_err(|e| e.to_string()), expected, "{change}");
         }
     }
 
@@ -280,7 +359,7 @@ mod tests {
             let spec = json!({"claimRef": {"uid": uid}, kind: source});
             serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).expect("volume")
         };
-        let path = |pv: PersistentVolume| match source(&pv, &claim(json!({})), false)? {
+        let path = |pv: PersistentVolume| match source(&pv, &claim(json!({})), false).map_err(|e| e.to_string())? {
             VolumeSources::Path(source) => Ok::<_, String>((source.path, source.type_)),
             VolumeSources::Local(path) => Ok((path.display().to_string(), Some("Directory".to_owned()))),
             other => Err(format!("{other:?}")),
@@ -310,7 +389,8 @@ mod tests {
         assert_eq!(path(none), Err("no volume plugin matched for PV pv".to_owned()));
         let mut device = pv("c", "local", json!({"path": "/dev/x"}));
         device.spec.as_mut().expect("spec").volume_mode = Some("Block".to_owned());
-        assert_eq!(source(&device, &claim(json!({})), false), Ok(VolumeSources::Device("/dev/x".into())));
+        let found = source(&device, &claim(json!({})), false).expect("a device");
+        assert_eq!(found, VolumeSources::Device("/dev/x".into()));
     }
 
     #[test]
@@ -331,7 +411,7 @@ mod tests {
             (mapped, Some("Block"), Ok(())),
             (mapped, Some("Filesystem"), wrong("Filesystem", "volumeDevices")),
         ] {
-            assert_eq!(used.check("v", mode), expected);
+            assert_eq!(used.check("v", mode).map_err(|error| error.to_string()), expected);
         }
     }
 }

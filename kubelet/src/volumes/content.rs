@@ -1,17 +1,48 @@
 //! Contents of config-map, secret, downward-API and projected volumes. The objects come from an [`ObjectSource`];
 //! everything else is computed.
 
-use super::tokens::Tokens;
-use super::trust;
+use super::tokens::{TokenError, Tokens};
+use super::trust::{self, TrustError};
 use super::writer::{Payload, Projection};
-use crate::env::fields;
+use crate::env::{EnvError, fields};
 use crate::facts::PodFacts;
-use crate::objects::{ObjectError, ObjectSource};
+use crate::objects::{CertificateError, ObjectError, ObjectSource};
 use k8s_openapi::api::core::v1::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, PodSpec, Secret, Volume, VolumeProjection,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Reasons why a volume's content cannot be had, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum ContentError {
+    /// An object cannot be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// An object does not have a key that the volume names.
+    #[error("references non-existent {kind} key: {key}")]
+    NoKey {
+        /// `config` or `secret`.
+        kind: &'static str,
+        /// The key.
+        key: String,
+    },
+    /// The pod has no container of this name.
+    #[error("container {0} not found")]
+    NoContainer(String),
+    /// A field of the pod cannot be shown.
+    #[error(transparent)]
+    Field(#[from] EnvError),
+    /// A token cannot be had.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Trust anchors cannot be had.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// A certificate cannot be had.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+}
 
 const DEFAULT_MODE: i32 = 0o644;
 
@@ -24,7 +55,7 @@ pub(super) struct ContentInputs<'a> {
 }
 
 /// The files of a volume; `None` for kinds of volume whose files are not the kubelet's.
-pub(super) async fn payload(context: &ContentInputs<'_>, volume: &Volume) -> Result<Option<Payload>, String> {
+pub(super) async fn payload(context: &ContentInputs<'_>, volume: &Volume) -> Result<Option<Payload>, ContentError> {
     let mut payload = Payload::new();
     if let Some(source) = &volume.config_map {
         let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
@@ -59,7 +90,7 @@ impl ContentInputs<'_> {
         (volume, position): (&str, usize),
         source: &VolumeProjection,
         mode: i32,
-    ) -> Result<(), String> {
+    ) -> Result<(), ContentError> {
         if let Some(map) = &source.config_map {
             self.add_config_map(payload, &map.name, map.items.as_deref(), mode, map.optional).await?;
         }
@@ -76,7 +107,7 @@ impl ContentInputs<'_> {
             payload.insert(token.path.clone(), Projection { data: text.into_bytes(), mode, uid });
         }
         if let Some(source) = &source.cluster_trust_bundle {
-            let bundles = self.objects.trust_bundles().await.map_err(|error| error.to_string())?;
+            let bundles = self.objects.trust_bundles().await?;
             let data = trust::anchors(&bundles, source)?;
             let (mode, uid) = self.private(mode);
             payload.insert(source.path.clone(), Projection { data, mode, uid });
@@ -117,7 +148,7 @@ impl ContentInputs<'_> {
         items: Option<&[KeyToPath]>,
         mode: i32,
         optional: Option<bool>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ContentError> {
         let optional = optional.unwrap_or(false);
         let map = allow_missing(self.objects.config_map(self.namespace(), name).await, optional)?;
         let data = map.map(|map| config_map_data(&map)).unwrap_or_default();
@@ -131,25 +162,31 @@ impl ContentInputs<'_> {
         items: Option<&[KeyToPath]>,
         mode: i32,
         optional: Option<bool>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ContentError> {
         let optional = optional.unwrap_or(false);
         let secret = allow_missing(self.objects.secret(self.namespace(), name).await, optional)?;
         let data = secret.map(|secret| secret_data(&secret)).unwrap_or_default();
         select(payload, data, items, mode, optional, "secret")
     }
 
-    fn add_downward(&self, payload: &mut Payload, items: &[DownwardAPIVolumeFile], mode: i32) -> Result<(), String> {
+    fn add_downward(
+        &self,
+        payload: &mut Payload,
+        items: &[DownwardAPIVolumeFile],
+        mode: i32,
+    ) -> Result<(), ContentError> {
         for item in items {
             let text = if let Some(field) = &item.field_ref {
                 fields::field(self.pod, self.facts, &field.field_path)
             } else if let Some(resource) = &item.resource_field_ref {
                 let name = resource.container_name.as_deref().unwrap_or_default();
-                let container = fields::container(self.pod, name).ok_or(format!("container {name} not found"))?;
+                let container =
+                    fields::container(self.pod, name).ok_or_else(|| ContentError::NoContainer(name.to_owned()))?;
                 fields::resource(resource, container, self.facts)
             } else {
                 continue;
             };
-            let data = text.map_err(|error| error.to_string())?.into_bytes();
+            let data = text?.into_bytes();
             payload.insert(item.path.clone(), Projection { data, mode: bits(item.mode.unwrap_or(mode)), uid: None });
         }
         Ok(())
@@ -170,11 +207,11 @@ fn common_user(spec: &PodSpec) -> Option<u32> {
     users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok()).flatten()
 }
 
-fn allow_missing<K>(result: Result<Arc<K>, ObjectError>, optional: bool) -> Result<Option<Arc<K>>, String> {
+fn allow_missing<K>(result: Result<Arc<K>, ObjectError>, optional: bool) -> Result<Option<Arc<K>>, ObjectError> {
     match result {
         Ok(object) => Ok(Some(object)),
         Err(ObjectError::NotFound { .. }) if optional => Ok(None),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }
 
@@ -195,8 +232,8 @@ fn select(
     items: Option<&[KeyToPath]>,
     mode: i32,
     optional: bool,
-    kind: &str,
-) -> Result<(), String> {
+    kind: &'static str,
+) -> Result<(), ContentError> {
     let Some(items) = items.filter(|items| !items.is_empty()) else {
         let file = |data| Projection { data, mode: bits(mode), uid: None };
         payload.extend(data.into_iter().map(|(key, data)| (key, file(data))));
@@ -209,7 +246,7 @@ fn select(
                 payload.insert(item.path.clone(), file);
             }
             None if optional => {}
-            None => return Err(format!("references non-existent {kind} key: {}", item.key)),
+            None => return Err(ContentError::NoKey { kind, key: item.key.clone() }),
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! [`Grower`] keeps what this process knows of sizes, calls, and tells claim and pod. Answers for upstream's `NodeExpander`.
 
 use crate::events::{EventSink, EventType};
-use crate::objects::ObjectSource;
+use crate::objects::{ObjectError, ObjectSource};
 use crate::pods;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -42,8 +42,9 @@ pub(crate) struct Sizes {
 }
 
 /// A failure of a plugin to grow a volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GrowthFailure {
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct GrowthFailure {
     pub(crate) message: String,
     /// The plugin has given up; else it may have done the work, or may still do it.
     pub(crate) is_final: bool,
@@ -53,6 +54,29 @@ pub(crate) struct GrowthFailure {
     pub(crate) is_in_use: bool,
     /// The plugin grows nothing on nodes.
     pub(crate) is_unsupported: bool,
+}
+
+/// A claim that cannot be told about its volume.
+#[derive(Debug, thiserror::Error)]
+#[error("patchPVCStatus failed to patch PVC {claim:?}: {cause}")]
+pub struct ClaimStatusError {
+    claim: String,
+    #[source]
+    cause: ObjectError,
+}
+
+/// Reasons why a volume has not grown.
+#[derive(Debug, thiserror::Error)]
+pub enum GrowthError {
+    /// The plugin failed.
+    #[error(transparent)]
+    Plugin(#[from] GrowthFailure),
+    /// The claim cannot be told that its volume is about to grow.
+    #[error(transparent)]
+    Begin(#[from] ClaimStatusError),
+    /// The claim cannot be told that its volume has grown.
+    #[error("mountVolume.NodeExpandVolume update pvc status failed: {0}")]
+    Finish(ClaimStatusError),
 }
 
 /// Facts about a volume on this node.
@@ -226,7 +250,7 @@ impl Grower {
         &self,
         request: GrowthRequest<'_>,
         call: impl AsyncFnOnce(Sizes) -> Result<(), GrowthFailure>,
-    ) -> Result<(), String> {
+    ) -> Result<(), GrowthError> {
         let known = self.know(&request);
         let (size, new, party) = match step(request.claim, request.size, request.is_read_only, &known) {
             GrowthStep::Nothing => return Ok(()),
@@ -253,7 +277,7 @@ impl Grower {
         self.report(&request, EventType::Normal, "FileSystemResizeSuccessful", &text);
         if party != Party::Done {
             let told = self.tell(&claim, finished(&claim, &size)).await;
-            told.map_err(|error| format!("mountVolume.NodeExpandVolume update pvc status failed: {error}"))?;
+            told.map_err(GrowthError::Finish)?;
         }
         self.note(request.unique, |known| known.size = new);
         Ok(())
@@ -265,8 +289,7 @@ impl Grower {
         claim: &PersistentVolumeClaim,
         party: &Party,
         failure: GrowthFailure,
-    ) -> Result<(), String> {
-        let message = failure.message;
+    ) -> Result<(), GrowthError> {
         if *party == Party::Legacy && failure.is_unsupported {
             let size = bytes(request.size).unwrap_or_default();
             self.note(request.unique, |known| known.size = size);
@@ -275,25 +298,29 @@ impl Grower {
         if let (Party::Recovering { .. } | Party::Done, true) = (party, failure.is_final) {
             let is_stale = *party == Party::Recovering { is_stale: true };
             self.note(request.unique, |known| known.has_failed = true);
-            let patch = failed(claim, failure.is_infeasible || is_stale, &message, Timestamp::now());
+            let patch = failed(claim, failure.is_infeasible || is_stale, &failure.message, Timestamp::now());
             if let Err(error) = self.tell(claim, patch).await {
-                tracing::error!(volume = request.volume, error, "Failed to mark node expansion as failed");
+                tracing::error!(volume = request.volume, %error, "Failed to mark node expansion as failed");
             }
         }
         if failure.is_in_use {
             // The pod uses it as it is: it may grow once no pod has it.
-            tracing::error!(volume = request.volume, error = message, "MountVolume.NodeExpandVolume failed");
+            tracing::error!(volume = request.volume, error = failure.message, "MountVolume.NodeExpandVolume failed");
             self.note(request.unique, |known| known.is_in_use = true);
             return Ok(());
         }
-        Err(message)
+        Err(failure.into())
     }
 
-    async fn tell(&self, claim: &PersistentVolumeClaim, patch: Value) -> Result<Arc<PersistentVolumeClaim>, String> {
+    async fn tell(
+        &self,
+        claim: &PersistentVolumeClaim,
+        patch: Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, ClaimStatusError> {
         let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
         let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
         let patched = self.objects.patch_claim_status(namespace, name, &patch).await;
-        patched.map_err(|error| format!("patchPVCStatus failed to patch PVC {name:?}: {error}"))
+        patched.map_err(|cause| ClaimStatusError { claim: name.to_owned(), cause })
     }
 }
 

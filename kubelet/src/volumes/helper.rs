@@ -3,7 +3,7 @@
 
 use super::metrics::{self, Plugin, VolumeOperation};
 use super::mounts;
-use crate::blocking::MOUNTING;
+use crate::blocking::{MOUNTING, WorkError};
 use crate::files::make_private;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 use nix::mount::{MntFlags, umount2};
@@ -22,12 +22,41 @@ pub(super) const MOUNT: &str = "mount";
 /// Longest time of a mount: a server may be away for ever.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Failures of mounting, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// A source that the helper would read as an option.
+    #[error("invalid source {0:?}")]
+    Source(String),
+    /// The place to mount at cannot be made.
+    #[error(transparent)]
+    Place(#[from] WorkError),
+    /// The program cannot be run.
+    #[error("mount failed: {0}")]
+    Start(io::Error),
+    /// The program takes too long.
+    #[error("mount failed: {} did not end within {} s", .0, TIMEOUT.as_secs())]
+    Late(String),
+    /// The program failed.
+    #[error("mount failed: {status}\nMounting command: {program}\nMounting arguments: {arguments}\nOutput: {output}\n")]
+    Ended {
+        /// Go's text of the exit.
+        status: String,
+        /// The program.
+        program: String,
+        /// Arguments of the program.
+        arguments: String,
+        /// Standard output and standard error.
+        output: String,
+    },
+}
+
 /// Gives what is mounted on a folder to a group, unless its root is the group's and that is enough.
 pub(super) async fn give(
     plugin: &Plugin,
     folder: PathBuf,
     (group, on_root_mismatch): (u32, bool),
-) -> Result<(), String> {
+) -> Result<(), WorkError> {
     let begun = Instant::now();
     let given = MOUNTING.run(move || {
         let is_done = on_root_mismatch && mounts::is_of_group(&folder, group)?;
@@ -78,10 +107,10 @@ impl MountRequest {
     }
 
     /// Mounts it by `program`, unless something is mounted at `target`. Reports whether it was mounted now.
-    pub(super) async fn mount(&self, program: &str, target: &Path) -> Result<bool, String> {
+    pub(super) async fn mount(&self, program: &str, target: &Path) -> Result<bool, MountError> {
         // A pod's author names the server: the helper must not read it as an option.
         if self.source.starts_with('-') {
-            return Err(format!("invalid source {:?}", self.source));
+            return Err(MountError::Source(self.source.clone()));
         }
         let place = target.to_path_buf();
         if MOUNTING.run(move || prepare(&place)).await? {
@@ -93,12 +122,12 @@ impl MountRequest {
         let failure = match tokio::time::timeout(TIMEOUT, command.output()).await {
             Ok(Ok(output)) if output.status.success() => return Ok(true),
             Ok(Ok(output)) => failure(program, &arguments, &output),
-            Ok(Err(error)) => format!("mount failed: {error}"),
-            Err(_) => format!("mount failed: {program} did not end within {} s", TIMEOUT.as_secs()),
+            Ok(Err(error)) => MountError::Start(error),
+            Err(_) => MountError::Late(program.to_owned()),
         };
         let place = target.to_path_buf();
         if let Err(error) = MOUNTING.run(move || clean(&place)).await {
-            tracing::warn!(target = %target.display(), error, "Could not clean up after a mount that failed");
+            tracing::warn!(target = %target.display(), %error, "Could not clean up after a mount that failed");
         }
         Err(failure)
     }
@@ -117,16 +146,15 @@ fn clean(target: &PathBuf) -> io::Result<()> {
     fs::remove_dir(target)
 }
 
-/// Upstream's text of a mount that failed.
-fn failure(program: &str, arguments: &[String], output: &Output) -> String {
+/// The failure of a program that has ended.
+fn failure(program: &str, arguments: &[String], output: &Output) -> MountError {
     let status = match (output.status.code(), output.status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
         (None, signal) => format!("signal: {}", signal.unwrap_or_default()),
     };
-    let arguments = arguments.join(" ");
     let text = [&output.stdout[..], &output.stderr[..]].concat();
-    let text = String::from_utf8_lossy(&text);
-    format!("mount failed: {status}\nMounting command: {program}\nMounting arguments: {arguments}\nOutput: {text}\n")
+    let output = String::from_utf8_lossy(&text).into_owned();
+    MountError::Ended { status, program: program.to_owned(), arguments: arguments.join(" "), output }
 }
 
 #[cfg(test)]
@@ -162,13 +190,13 @@ mod tests {
         let expected = format!(
             "mount failed: exit status 1\nMounting command: false\nMounting arguments: -t nfs server:/export {at}\nOutput: \n"
         );
-        assert_eq!(failure, expected);
+        assert_eq!(failure.to_string(), expected);
         assert!(!target.exists());
         assert!(request.mount("no-such-program", &target).await.is_err());
         let option = MountRequest::nfs(&export("-osuid"), false, &[]).mount("true", &target).await;
-        assert_eq!(option, Err("invalid source \"-osuid:/export\"".to_owned()));
-        assert_eq!(request.mount("true", &target).await, Ok(true));
+        assert_eq!(option.expect_err("an option").to_string(), "invalid source \"-osuid:/export\"");
+        assert!(request.mount("true", &target).await.expect("mounted"));
         // Where something is mounted, nothing is mounted again.
-        assert_eq!(request.mount("false", Path::new("/proc")).await, Ok(false));
+        assert!(!request.mount("false", Path::new("/proc")).await.expect("there"));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::block::BlockDevices;
 use super::disks::Disks;
+use super::error::{SubPathError, TearDownError};
 use super::flex::Flex;
 use super::growth::Grower;
 use super::metrics::{self, VolumeOperation, Worlds};
@@ -108,11 +109,11 @@ impl Manager {
         let task = tokio::spawn(async move {
             let _busy = lock.busy.read().await;
             if lock.gone.is_cancelled() {
-                return Err(VolumeError::TearDown("the pod's volumes are being taken down".to_owned()));
+                return Err(TearDownError::Gone.into());
             }
             doing.await
         });
-        task.await.unwrap_or_else(|error| Err(VolumeError::TearDown(error.to_string())))
+        task.await.unwrap_or_else(|error| Err(TearDownError::from(error).into()))
     }
 }
 
@@ -140,7 +141,7 @@ impl Volumes for Manager {
         if sub_path.is_empty() {
             return Ok(volume.host_path.clone());
         }
-        mounts::check_sub_path(sub_path).map_err(VolumeError::SubPath)?;
+        mounts::check_sub_path(sub_path).map_err(SubPathError::from)?;
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let target = self.inner.sub_paths(uid).join(&mount.name).join(container).join(index.to_string());
         let (source, sub_path, bound) = (volume.host_path.clone(), sub_path.to_owned(), target.clone());
@@ -148,19 +149,16 @@ impl Volumes for Manager {
         let bind = move || mounts::bind_sub_path(&source, &sub_path, &bound);
         self.inner.on_files(&MOUNTING, &volume.host_path, bind).await.map_err(|error| {
             // Users are not told what is where on the host.
-            tracing::warn!(pod_uid = uid, volume = name, error, "Failed to prepare subPath");
-            VolumeError::SubPath(format!(
-                "failed to prepare subPath for volumeMount {name:?} of container {container:?}"
-            ))
+            tracing::warn!(pod_uid = uid, volume = name, %error, "Failed to prepare subPath");
+            SubPathError::Bind { mount: name, container: container.to_owned() }
         })?;
         Ok(target)
     }
 
     async fn read(&self, volume: &MountedVolume, path: &str) -> Result<Option<String>, VolumeError> {
         let (root, path) = (volume.host_path.clone(), path.to_owned());
-        let failed = |error: String| VolumeError::SubPath(format!("failed to read file of a volume: {error}"));
         let read = move || mounts::read_beneath(&root, &path);
-        self.inner.on_files(&MOUNTING, &volume.host_path, read).await.map_err(failed)
+        self.inner.on_files(&MOUNTING, &volume.host_path, read).await.map_err(|error| SubPathError::Read(error).into())
     }
 
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
@@ -180,18 +178,18 @@ impl Volumes for Manager {
         let sub_paths = inner.sub_paths(pod_uid);
         let bound = sub_paths.clone();
         let unmounted = inner.on_files(&UNMOUNTING, &sub_paths, move || mounts::unmount_all(&bound)).await;
-        unmounted.map_err(VolumeError::TearDown)?;
-        inner.csi.unpublish(pod_uid).await.map_err(VolumeError::TearDown)?;
-        inner.flex.unmount(pod_uid).await.map_err(VolumeError::TearDown)?;
+        unmounted.map_err(TearDownError::from)?;
+        inner.csi.unpublish(pod_uid).await.map_err(TearDownError::from)?;
+        inner.flex.unmount(pod_uid).await.map_err(TearDownError::from)?;
         let own = folder.clone();
         let unmounted = inner.on_files(&UNMOUNTING, &folder, move || unmount_whole(&own)).await;
-        unmounted.map_err(VolumeError::TearDown)?;
+        unmounted.map_err(TearDownError::from)?;
         let taken = REMOVAL.run(move || trees::remove(&folder)).await;
         // Drivers' volumes have been counted one by one.
         for plugin in inner.worlds.of(pod_uid).iter().filter(|plugin| !plugin.is_driver()) {
             metrics::ended(plugin, VolumeOperation::Unmount, begun, taken.is_err());
         }
-        taken.map_err(VolumeError::TearDown)?;
+        taken.map_err(TearDownError::from)?;
         inner.worlds.lose(pod_uid);
         inner.grower.forget(pod_uid);
         // A disk that cannot be taken from the node now is left to the sweep: the pod has nothing of it any more.
@@ -272,7 +270,7 @@ fn unmount_whole(folder: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::events::LogSink;
-    use crate::objects::ObjectError;
+    use crate::objects::{CertificateError, ObjectError};
     use crate::workers::container::tests::settings;
     use k8s_openapi::api::authentication::v1::{TokenRequestSpec, TokenRequestStatus};
     use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -307,7 +305,7 @@ mod tests {
         async fn csi_driver(&self, _: &str) -> Result<Option<Arc<CSIDriver>>, ObjectError> {
             Ok(None)
         }
-        fn pod_certificate(&self, _: &Pod, volume: &str, source: usize) -> Result<(String, String), String> {
+        fn pod_certificate(&self, _: &Pod, volume: &str, source: usize) -> Result<(String, String), CertificateError> {
             Ok((format!("key of {volume} {source}\n"), "chain\n".to_owned()))
         }
         async fn token(&self, _: &Pod, _: TokenRequestSpec) -> Result<TokenRequestStatus, ObjectError> {

@@ -11,6 +11,7 @@ mod claims;
 mod content;
 mod disks;
 mod empty_dir;
+pub(crate) mod error;
 mod flex;
 pub(crate) mod growth;
 mod helper;
@@ -26,6 +27,7 @@ mod trust;
 mod usage;
 mod writer;
 
+pub use error::VolumeError;
 pub use manager::Manager;
 pub use usage::{Usage, VolumeUsage};
 
@@ -49,69 +51,6 @@ pub struct MountedVolume {
     pub is_file: bool,
     /// A block device, for `volumeDevices`: the path is its node, or a link to it.
     pub is_block: bool,
-}
-
-/// Reasons why a volume could not be made ready. Retried by the worker; the text goes into a `FailedMount` event.
-#[derive(Debug, thiserror::Error)]
-pub enum VolumeError {
-    /// One volume failed: `MountVolume.SetUp failed for volume "x" : configmap "y" not found`.
-    #[error("{step} failed for volume \"{volume}\" : {message}")]
-    SetUp {
-        /// Upstream's name of the step: `MountVolume.SetUp`.
-        step: &'static str,
-        /// The volume's name in the pod, or that of the persistent volume.
-        volume: String,
-        /// The cause.
-        message: String,
-    },
-    /// The node can have no more volumes of a driver: it does not take the pod.
-    #[error(
-        "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[{volume}], unattached \
-         volumes=[{volume}], failed to process volumes=[]: {message}"
-    )]
-    Exhausted {
-        /// The volume's name in the pod.
-        volume: String,
-        /// Text of the wait for the attachment.
-        message: String,
-    },
-    /// A volume is there, and cannot grow to the size that it shall have.
-    #[error("{step} failed while expanding volume for volume \"{volume}\" : {message}")]
-    Growth {
-        /// Upstream's name of the step.
-        step: &'static str,
-        /// Name of the persistent volume.
-        volume: String,
-        /// The cause.
-        message: String,
-    },
-    /// The object that a volume names is not known (yet).
-    #[error(
-        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
-         volumes=[{volume}]: {message}"
-    )]
-    Unknown {
-        /// The volume's name in the pod.
-        volume: String,
-        /// The cause.
-        message: String,
-    },
-    /// A sub-path could not be prepared: the container waits with `CreateContainerConfigError` and this text.
-    #[error("{0}")]
-    SubPath(String),
-    /// Tear-down failed.
-    #[error("{0}")]
-    TearDown(String),
-}
-
-impl VolumeError {
-    /// Reason of the event.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::SetUp { step, .. } | Self::Growth { step, .. } if step.starts_with("MapVolume.") => "FailedMapVolume",
-            _ => "FailedMount",
-        }
-    }
 }
 
 /// The volume room's door; the worker driver calls it from many tasks at once.

@@ -151,13 +151,24 @@ pub(crate) fn unmount_all(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Sub-paths that are refused, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubPathError {
+    /// An absolute path.
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    Absolute(String),
+    /// A path that leads up.
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
+    Up(String),
+}
+
 /// A sub-path leads down from its volume; the text is the user's.
-pub(crate) fn check_sub_path(sub_path: &str) -> Result<(), String> {
+pub(crate) fn check_sub_path(sub_path: &str) -> Result<(), SubPathError> {
     if sub_path.starts_with('/') {
-        return Err(format!("error SubPath `{sub_path}` must not be an absolute path"));
+        return Err(SubPathError::Absolute(sub_path.to_owned()));
     }
     if sub_path.split('/').any(|part| part == "..") {
-        return Err(format!("unable to provision SubPath `{sub_path}`: must not contain '..'"));
+        return Err(SubPathError::Up(sub_path.to_owned()));
     }
     Ok(())
 }
@@ -368,7 +379,7 @@ mod tests {
         let absolute = Err("error SubPath `/tmp` must not be an absolute path".to_owned());
         let up = Err("unable to provision SubPath `a/../b`: must not contain '..'".to_owned());
         for (path, expected) in [("a/..b", Ok(())), ("/tmp", absolute), ("a/../b", up)] {
-            assert_eq!(check_sub_path(path), expected);
+            assert_eq!(check_sub_path(path).map_err(|error| error.to_string()), expected);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::VolumeError;
 use super::claims::{Claimed, Use, VolumeSources};
-use super::growth::GrowthRequest;
+use super::growth::{GrowthError, GrowthRequest};
 use super::setup::{Inner, SET_UP, driver_error, driver_volume, has_content};
 use crate::facts::PodFacts;
 use crate::pods;
@@ -30,7 +30,7 @@ impl Inner {
         gone: &CancellationToken,
     ) -> Result<(), VolumeError> {
         if has_content(volume) {
-            let failed = |message| VolumeError::SetUp { step: SET_UP, volume: volume.name.clone(), message };
+            let failed = |cause| VolumeError::set_up(SET_UP, &volume.name, cause);
             return self.set_up(pod, facts, volume).await.map(drop).map_err(failed);
         }
         if Use::of(pod, &volume.name).is_none() { Ok(()) } else { self.refresh_driver(pod, volume, gone).await }
@@ -47,19 +47,19 @@ impl Inner {
         if let Some(driver) = driver {
             let ready = self.csi.prepare_again(pod, &driver);
             let refreshed = self.publish_when(ready, pod, &driver, gone).await;
-            refreshed.map_err(|failure| driver_error(&failure, &driver))?;
+            refreshed.map_err(|failure| driver_error(failure, &driver))?;
         }
         let Some(claimed) = claimed else { return Ok(()) };
         let grown = self.grow(pod, &claimed).await;
-        grown.map_err(|message| {
-            let text = format!("NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {message}", claimed.name);
+        grown.map_err(|cause| {
+            let text = format!("NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {cause}", claimed.name);
             self.grower.warn(pod, "VolumeResizeFailed", &text);
-            VolumeError::Growth { step: "NodeExpandVolume.NodeExpandVolume", volume: claimed.name, message }
+            VolumeError::Growth { step: "NodeExpandVolume.NodeExpandVolume", volume: claimed.name, cause }
         })
     }
 
     /// Grows the volume of a claim on the node, where that is wanted and its plugin does so.
-    pub(super) async fn grow(&self, pod: &Pod, claimed: &Claimed) -> Result<(), String> {
+    pub(super) async fn grow(&self, pod: &Pod, claimed: &Claimed) -> Result<(), GrowthError> {
         let Some(size) = &claimed.size else { return Ok(()) };
         let (unique, is_read_only) = match &claimed.source {
             VolumeSources::Csi(volume) => (volume.unique_name(), volume.is_read_only()),

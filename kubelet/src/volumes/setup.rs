@@ -5,15 +5,16 @@ use super::claims::{self, Claimed, Use, VolumeSources};
 use super::content::{ContentInputs, payload};
 use super::disks::{Disk, DiskTarget, Disks};
 use super::empty_dir::{empty_dir, make_folder, memory_size};
+use super::error::SetUpError;
 use super::flex::{Flex, FlexVolume};
 use super::growth::Grower;
-use super::helper::{self, MountRequest, give};
+use super::helper::{self, MountError, MountRequest, give};
 use super::metrics::{self, Plugin, VolumeOperation, Worlds};
 use super::tokens::Tokens;
 use super::usage::KnownUsage;
 use super::{MountedVolume, VolumeError, hostpath, mounts, writer};
-use crate::blocking::{Lane, MOUNTING, blocking};
-use crate::csi::{self, Csi, Ready, VolumeFailure, VolumeGroup};
+use crate::blocking::{Lane, MOUNTING, WorkError, blocking};
+use crate::csi::{self, AttachError, Csi, Ready, VolumeFailure, VolumeGroup};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
 use crate::pods;
@@ -61,18 +62,6 @@ pub(super) const LOCAL_DEVICES: &str = "plugins/kubernetes.io~local-volume/volum
 
 /// Steps of making volumes ready, as upstream's events name them.
 pub(super) const SET_UP: &str = "MountVolume.SetUp";
-
-fn failed_step(failure: &VolumeFailure, is_block: bool) -> (&'static str, String) {
-    let (step, error) = match failure {
-        VolumeFailure::Attach(error) | VolumeFailure::Exhausted(error) => {
-            (["MountVolume.WaitForAttach", "MapVolume.WaitForAttach"], error)
-        }
-        VolumeFailure::Stage(error) => (["MountVolume.MountDevice", "MapVolume.SetUpDevice"], error),
-        VolumeFailure::Publish(error) => ([SET_UP, "MapVolume.MapPodDevice"], error),
-        VolumeFailure::Map(error) => ([SET_UP, "MapVolume.MapBlockVolume"], error),
-    };
-    (step[usize::from(is_block)], error.clone())
-}
 
 impl Inner {
     /// Folder of the sub-paths that a pod's containers have.
@@ -125,7 +114,7 @@ impl Inner {
         (volume, claimed): (&Volume, Option<Claimed>),
         gone: &CancellationToken,
     ) -> Result<Option<MountedVolume>, VolumeError> {
-        let set_up = |name: &str, message| VolumeError::SetUp { step: SET_UP, volume: name.to_owned(), message };
+        let set_up = |cause: SetUpError| VolumeError::set_up(SET_UP, &volume.name, cause);
         let Some(claimed) = claimed else {
             // The runtime mounts images itself.
             let is_drivers = volume.csi.is_some() || shared::csi::plugin_of(volume).is_some();
@@ -135,7 +124,7 @@ impl Inner {
             if let Some(inline) = driver_volume(pod, volume)? {
                 return self.publish(pod, &inline, gone).await.map(Some);
             }
-            let disk = claims::inline_disk(volume).map_err(|message| set_up(&volume.name, message))?;
+            let disk = claims::inline_disk(volume).map_err(|error| set_up(error.into()))?;
             if let Some(disk) = disk {
                 return self.mount_disk((pod, &volume.name), disk, gone).await.map(Some);
             }
@@ -143,17 +132,17 @@ impl Inner {
                 return self.mount_flex(pod, &FlexVolume::inline(&volume.name, source), gone).await.map(Some);
             }
             let ready = self.set_up(pod, facts, volume).await;
-            return ready.map(Some).map_err(|message| set_up(&volume.name, message));
+            return ready.map(Some).map_err(set_up);
         };
         if matches!(claimed.source, VolumeSources::Csi(_)) && Use::of(pod, &volume.name).is_none() {
             return Ok(None);
         }
         let read_only = claimed.read_only;
         let ready = self.make_claimed(pod, &claimed, gone).await?;
-        if let Err(message) = self.grow(pod, &claimed).await {
+        if let Err(cause) = self.grow(pod, &claimed).await {
             let steps = ["MountVolume.Setup", "MapVolume.MarkVolumeAsMounted"];
             let (step, volume) = (steps[usize::from(ready.is_block)], claimed.name);
-            return Err(VolumeError::Growth { step, volume, message });
+            return Err(VolumeError::Growth { step, volume, cause });
         }
         Ok(Some(MountedVolume { read_only: ready.read_only || read_only, ..ready }))
     }
@@ -165,13 +154,13 @@ impl Inner {
         claimed: &Claimed,
         gone: &CancellationToken,
     ) -> Result<MountedVolume, VolumeError> {
-        let set_up = |name: &str, message| VolumeError::SetUp { step: SET_UP, volume: name.to_owned(), message };
+        let set_up = |cause: SetUpError| VolumeError::set_up(SET_UP, &claimed.name, cause);
         let ready = match claimed.source.clone() {
             VolumeSources::Csi(volume) => self.publish(pod, &volume, gone).await?,
             VolumeSources::Device(path) => self.map_device(pod, &claimed.name, path).await?,
             VolumeSources::Local(path) => {
                 let bound = self.bind(pod, &claimed.name, path, (claimed.read_only, &claimed.options)).await;
-                bound.map_err(|message| set_up(&claimed.name, message))?
+                bound.map_err(set_up)?
             }
             VolumeSources::Disk(disk) => {
                 let at = (pod, claimed.name.as_str());
@@ -181,12 +170,12 @@ impl Inner {
             VolumeSources::Nfs(source) => {
                 let request = MountRequest::nfs(&source, claimed.read_only, &claimed.options);
                 let mounted = self.help(pod, "nfs", &claimed.name, &request).await;
-                mounted.map_err(|message| set_up(&claimed.name, message))?.0
+                mounted.map_err(|error| set_up(error.into()))?.0
             }
             VolumeSources::Path(source) => {
                 let (path, kind) = (PathBuf::from(&source.path), source.type_.unwrap_or_default());
                 let checked = MOUNTING.run(move || hostpath::check(&path, &kind)).await;
-                checked.map_err(|message| set_up(&claimed.name, message))?
+                checked.map_err(|error| set_up(error.into()))?
             }
         };
         Ok(ready)
@@ -194,7 +183,7 @@ impl Inner {
 
     pub(super) async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<Claimed>, VolumeError> {
         let claimed = claims::resolve(&*self.objects, pod, volume, Use::of(pod, &volume.name)).await;
-        let claimed = claimed.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })?;
+        let claimed = claimed.map_err(|error| VolumeError::unknown(&volume.name, error))?;
         if let Some(claimed) = &claimed {
             self.check_node(claimed)?;
             let key = (pods::uid(pod).to_owned(), volume.name.clone());
@@ -216,8 +205,7 @@ impl Inner {
         if placement::volume_allows(affinity, node) {
             return Ok(());
         }
-        let (volume, message) = (claimed.name.clone(), "no matching NodeSelectorTerms".to_owned());
-        Err(VolumeError::SetUp { step: "MountVolume.NodeAffinity check", volume, message })
+        Err(VolumeError::set_up("MountVolume.NodeAffinity check", &claimed.name, SetUpError::OtherNode))
     }
 
     /// Mounts something by the distribution's helpers. Reports whether it was mounted now.
@@ -227,7 +215,7 @@ impl Inner {
         plugin: &str,
         name: &str,
         request: &MountRequest,
-    ) -> Result<(MountedVolume, bool), String> {
+    ) -> Result<(MountedVolume, bool), MountError> {
         let folder = self.folder(pod, plugin, name);
         let is_new = request.mount(helper::MOUNT, &folder).await?;
         Ok((ready(folder, false), is_new))
@@ -240,39 +228,43 @@ impl Inner {
         mut disk: Disk,
         gone: &CancellationToken,
     ) -> Result<MountedVolume, VolumeError> {
-        let failed = |step, message| VolumeError::SetUp { step, volume: name.to_owned(), message };
+        let failed = |step, cause: SetUpError| VolumeError::set_up(step, name, cause);
         let step = if disk.is_block { "MapVolume.WaitForAttach" } else { "MountVolume.WaitForAttach" };
-        let attaching = |message| failed(step, message);
+        let attaching = |cause| failed(step, cause);
         let (unique, uid) = (disk.target.unique_name(), pods::uid(pod));
         tokio::select! {
-            attached = self.csi.wait_for_controller(uid, &unique) => attached.map_err(attaching)?,
-            () = gone.cancelled() => return Err(attaching("the pod's volumes are being taken down".to_owned())),
+            attached = self.csi.wait_for_controller(uid, &unique) => attached.map_err(|error| attaching(error.into()))?,
+            () = gone.cancelled() => return Err(attaching(SetUpError::Gone)),
         }
         self.authenticate(pod, &mut disk).await.map_err(attaching)?;
         self.csi.hold(&unique);
         if disk.is_block {
             let link = self.device_link(uid, disk.target.plugin(), name);
-            let mapped = self.disks.map(uid, &disk, &link).await.map_err(|(step, message)| failed(step, message));
+            let mapped = self.disks.map(uid, &disk, &link).await.map_err(|(step, error)| failed(step, error.into()));
             return mapped.map(|()| MountedVolume { is_file: true, is_block: true, ..ready(link, disk.read_only) });
         }
         let at = self.folder(pod, disk.target.plugin(), name);
-        let is_new = self.disks.mount(uid, &disk, &at).await.map_err(|(step, message)| failed(step, message))?;
+        let is_new = self.disks.mount(uid, &disk, &at).await.map_err(|(step, error)| failed(step, error.into()))?;
         if let Some(group) = driver_group(pod).filter(|_| is_new && !disk.read_only) {
             let given = give(&Plugin::own(disk.target.plugin()), at.clone(), group.into()).await;
-            given.map_err(|message| failed(SET_UP, message))?;
+            given.map_err(|error| failed(SET_UP, error.into()))?;
         }
         Ok(ready(at, disk.read_only))
     }
 
     /// Reads the secret by which a disk's target knows the node.
-    async fn authenticate(&self, pod: &Pod, disk: &mut Disk) -> Result<(), String> {
+    async fn authenticate(&self, pod: &Pod, disk: &mut Disk) -> Result<(), SetUpError> {
         let DiskTarget::Iscsi(target) = &mut disk.target else { return Ok(()) };
         let chap = &mut target.1;
         let Some(secret) = chap.secret.as_ref().filter(|_| chap.discovery || chap.session) else { return Ok(()) };
         let namespace = secret.namespace.as_deref().filter(|namespace| !namespace.is_empty());
         let (namespace, name) = (namespace.unwrap_or(pods::namespace(pod)), secret.name.as_deref().unwrap_or_default());
         let found = self.objects.secret(namespace, name).await;
-        let found = found.map_err(|error| format!("couldn't get secret {namespace}/{name} error: {error}"))?;
+        let found = found.map_err(|cause| SetUpError::Secret {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            cause,
+        })?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let values = found.data.iter().flatten().map(|(key, value)| (key.clone(), text(&value.0)));
         chap.values = values.collect();
@@ -286,7 +278,7 @@ impl Inner {
         name: &str,
         path: PathBuf,
         (read_only, options): (bool, &[String]),
-    ) -> Result<MountedVolume, String> {
+    ) -> Result<MountedVolume, SetUpError> {
         let request = MountRequest::bind(&path, read_only, options);
         MOUNTING.run(move || hostpath::check(&path, "Directory")).await?;
         let (mounted, is_new) = self.help(pod, LOCAL, name, &request).await?;
@@ -308,15 +300,15 @@ impl Inner {
 
     /// Gives a pod a device of the node; one that is a file becomes a loop device.
     async fn map_device(&self, pod: &Pod, name: &str, path: PathBuf) -> Result<MountedVolume, VolumeError> {
-        let failed =
-            |message| VolumeError::SetUp { step: "MapVolume.MapBlockVolume", volume: name.to_owned(), message };
+        let failed = |cause: SetUpError| VolumeError::set_up("MapVolume.MapBlockVolume", name, cause);
         let (uid, looked) = (pods::uid(pod), path.clone());
-        let is_device = MOUNTING.run(move || is_device(&looked)).await.map_err(failed)?;
-        let held = self.blocks.hold(&path, &self.local_devices.join(name), uid).await.map_err(failed)?;
+        let is_device = MOUNTING.run(move || is_device(&looked)).await.map_err(|error| failed(error.into()))?;
+        let held = self.blocks.hold(&path, &self.local_devices.join(name), uid).await;
+        let held = held.map_err(|error| failed(error.into()))?;
         let device = if is_device { path } else { PathBuf::from(held) };
         let (link, to) = (self.device_link(uid, LOCAL, name), device.clone());
         let linked = link.clone();
-        blocking(move || block::link(&to, &linked)).await.map_err(failed)?;
+        blocking(move || block::link(&to, &linked)).await.map_err(|error| failed(error.into()))?;
         Ok(MountedVolume { selinux_relabel: false, is_file: true, is_block: true, ..ready(link, false) })
     }
 
@@ -326,7 +318,7 @@ impl Inner {
         lane: &'static Lane,
         path: &Path,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, WorkError> {
         let (pods, path) = (self.pods.clone(), path.to_path_buf());
         let is_own = blocking(move || mounts::is_own(&pods, &path)).await.unwrap_or(false);
         if is_own { blocking(work).await } else { lane.run(work).await }
@@ -340,7 +332,7 @@ impl Inner {
         gone: &CancellationToken,
     ) -> Result<MountedVolume, VolumeError> {
         let published = self.publish_when(self.csi.prepare(pod, volume), pod, volume, gone).await;
-        let host_path = published.map_err(|failure| driver_error(&failure, volume))?;
+        let host_path = published.map_err(|failure| driver_error(failure, volume))?;
         let (read_only, is_block) = (volume.is_read_only(), volume.is_block);
         let selinux_relabel = !self.csi.is_labelled(pods::uid(pod), &volume.name);
         Ok(MountedVolume { host_path, read_only, selinux_relabel, is_file: false, is_block })
@@ -357,7 +349,7 @@ impl Inner {
         let ready = tokio::select! {
             ready = ready => ready?,
             () = gone.cancelled() => {
-                return Err(VolumeFailure::Attach("the pod's volumes are being taken down".to_owned()));
+                return Err(VolumeFailure::Attach(AttachError::Gone));
             }
         };
         self.csi.publish(pod, volume, driver_group(pod), ready).await
@@ -377,10 +369,15 @@ impl Inner {
         ready.collect()
     }
 
-    pub(super) async fn set_up(&self, pod: &Pod, facts: &PodFacts, volume: &Volume) -> Result<MountedVolume, String> {
+    pub(super) async fn set_up(
+        &self,
+        pod: &Pod,
+        facts: &PodFacts,
+        volume: &Volume,
+    ) -> Result<MountedVolume, SetUpError> {
         if let Some(source) = &volume.host_path {
             let (path, kind) = (PathBuf::from(&source.path), source.type_.clone().unwrap_or_default());
-            return MOUNTING.run(move || hostpath::check(&path, &kind)).await;
+            return Ok(MOUNTING.run(move || hostpath::check(&path, &kind)).await?);
         }
         if let Some(source) = &volume.empty_dir {
             let folder = self.folder(pod, "empty-dir", &volume.name);
@@ -388,7 +385,7 @@ impl Inner {
             let group = fs_group(pod);
             let record = self.pods.join(pods::uid(pod)).join("plugins/kubernetes.io~empty-dir").join(&volume.name);
             let make = move || empty_dir((&folder, &record), &medium, size, group).map(|()| ready(folder, false));
-            return blocking(make).await;
+            return Ok(blocking(make).await?);
         }
         if let Some(source) = &volume.nfs {
             let request = MountRequest::nfs(source, source.read_only.unwrap_or(false), &[]);
@@ -396,7 +393,7 @@ impl Inner {
         }
         let context = ContentInputs { pod, facts, objects: &*self.objects, tokens: &self.tokens };
         let Some(mut payload) = payload(&context, volume).await? else {
-            return Err(format!("no volume plugin matched for volume {}", volume.name));
+            return Err(SetUpError::NoPlugin(volume.name.clone()));
         };
         let (plugin, in_memory) = content_plugin(volume);
         let folder = self.folder(pod, plugin, &volume.name);
@@ -405,7 +402,7 @@ impl Inner {
             // As giving the volume to the group will leave them: else the next look finds files that differ.
             payload.values_mut().for_each(|file| file.mode |= mounts::GROUP_READS);
         }
-        blocking(move || {
+        let written = blocking(move || {
             make_folder(&folder, 0o777)?;
             if in_memory {
                 mounts::memory(&folder, "tmpfs", "")?;
@@ -416,8 +413,8 @@ impl Inner {
                 mounts::give_to_group(&folder, group, true)?;
             }
             Ok(ready(folder, true))
-        })
-        .await
+        });
+        Ok(written.await?)
     }
 }
 
@@ -441,17 +438,20 @@ pub(super) fn driver_volume(pod: &Pod, volume: &Volume) -> Result<Option<csi::Vo
         return Ok(Some(own));
     }
     let migrated = csi::migrated_inline(volume, pods::namespace(pod));
-    let migrated = migrated.map_err(|message| VolumeError::Unknown { volume: volume.name.clone(), message })?;
+    let migrated = migrated.map_err(|error| VolumeError::unknown(&volume.name, error))?;
     let volume = migrated.and_then(|volume| csi::Volume::persistent(&volume, false));
     Ok(volume.map(|volume| volume.migrated(true)))
 }
 
-pub(super) fn driver_error(failure: &VolumeFailure, volume: &csi::Volume) -> VolumeError {
-    if let VolumeFailure::Exhausted(message) = failure {
-        return VolumeError::Exhausted { volume: volume.used_as.clone(), message: message.clone() };
-    }
-    let (step, message) = failed_step(failure, volume.is_block);
-    VolumeError::SetUp { step, volume: volume.name.clone(), message }
+pub(super) fn driver_error(failure: VolumeFailure, volume: &csi::Volume) -> VolumeError {
+    let (steps, cause): (_, SetUpError) = match failure {
+        VolumeFailure::Exhausted(cause) => return VolumeError::Exhausted { volume: volume.used_as.clone(), cause },
+        VolumeFailure::Attach(error) => (["MountVolume.WaitForAttach", "MapVolume.WaitForAttach"], error.into()),
+        VolumeFailure::Stage(error) => (["MountVolume.MountDevice", "MapVolume.SetUpDevice"], error.into()),
+        VolumeFailure::Publish(error) => ([SET_UP, "MapVolume.MapPodDevice"], error.into()),
+        VolumeFailure::Map(error) => ([SET_UP, "MapVolume.MapBlockVolume"], error.into()),
+    };
+    VolumeError::set_up(steps[usize::from(volume.is_block)], &volume.name, cause)
 }
 
 /// The group that drivers' volumes are given to.

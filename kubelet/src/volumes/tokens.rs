@@ -1,6 +1,6 @@
 //! Service-account tokens of pods, kept until it is time to renew them.
 
-use crate::objects::ObjectSource;
+use crate::objects::{ObjectError, ObjectSource};
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
 use k8s_openapi::api::core::v1::Pod;
@@ -17,6 +17,11 @@ struct TokenKey {
     audience: String,
     lifetime: i64,
 }
+
+/// A token that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to fetch token: {0}")]
+pub struct TokenError(#[from] ObjectError);
 
 /// A token, and when it ends.
 #[derive(Clone, Debug)]
@@ -44,7 +49,7 @@ impl Tokens {
         objects: &dyn ObjectSource,
         pod: &Pod,
         (audience, seconds): (&str, Option<i64>),
-    ) -> Result<VolumeToken, String> {
+    ) -> Result<VolumeToken, TokenError> {
         let key = TokenKey {
             pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
             audience: audience.to_owned(),
@@ -69,7 +74,7 @@ impl Tokens {
                 tracing::warn!(%error, "Couldn't update token");
                 Ok(token)
             }
-            (Err(error), None) => Err(format!("failed to fetch token: {error}")),
+            (Err(error), None) => Err(error.into()),
         }
     }
 

@@ -11,6 +11,20 @@ use std::sync::LazyLock;
 /// The order of anchors: another one in every kubelet, so that nobody relies on it, and the same for every look.
 static ORDER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
+/// Reasons why a projection has no anchors, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TrustError {
+    /// No bundle of this name.
+    #[error("while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {0:?} not found")]
+    NotFound(String),
+    /// The signer has no bundle that is selected.
+    #[error("combination of signerName and labelSelector matched zero ClusterTrustBundles")]
+    NoMatch,
+    /// The projection names nothing.
+    #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
+    Unnamed,
+}
+
 /// Reports whether labels are selected. Without a selector nothing is, by an empty one everything.
 fn is_selected(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> bool {
     let Some(selector) = selector else { return false };
@@ -36,7 +50,7 @@ fn is_selected(selector: Option<&LabelSelector>, labels: &BTreeMap<String, Strin
 pub(super) fn anchors(
     bundles: &[ClusterTrustBundle],
     source: &ClusterTrustBundleProjection,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, TrustError> {
     let is_wanted = |bundle: &&ClusterTrustBundle| match (&source.name, &source.signer_name) {
         (Some(_), _) => bundle.metadata.name == source.name,
         (None, Some(signer)) => {
@@ -48,13 +62,9 @@ pub(super) fn anchors(
     };
     let wanted: Vec<&ClusterTrustBundle> = bundles.iter().filter(is_wanted).collect();
     let missing = match (&source.name, &source.signer_name) {
-        (Some(name), _) => {
-            format!("while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {name:?} not found")
-        }
-        (None, Some(_)) => "combination of signerName and labelSelector matched zero ClusterTrustBundles".to_owned(),
-        (None, None) => {
-            return Err("ClusterTrustBundle projection requires either name or signerName to be set".to_owned());
-        }
+        (Some(name), _) => TrustError::NotFound(name.clone()),
+        (None, Some(_)) => TrustError::NoMatch,
+        (None, None) => return Err(TrustError::Unnamed),
     };
     if wanted.is_empty() {
         return if source.optional == Some(true) { Ok(Vec::new()) } else { Err(missing) };
@@ -99,7 +109,8 @@ mod tests {
         let found = |source: Value| {
             let mut source = source;
             source["path"] = "p".into();
-            let text = anchors(&bundles, &serde_json::from_value(source).expect("a source"))?;
+            let text =
+                anchors(&bundles, &serde_json::from_value(source).expect("a source")).map_err(|e| e.to_string())?;
             let text = String::from_utf8(text).expect("text");
             let mut found: Vec<&str> =
                 ["a", "b", "c", "d"].into_iter().filter(|name| text.contains(&pem(name))).collect();

@@ -1,6 +1,7 @@
 //! Container configuration in the runtime's words. Pure: mounts, environment and image were prepared by the driver.
 //! Answers for `generateContainerConfig` and `makeMounts` of upstream's kuberuntime.
 
+use super::error::{BlockDeviceError, ContainerConfigError, ReadOnlyError};
 use super::plan::container_hash;
 use super::sandbox::{pod_labels, seccomp_root};
 use super::security::{self, ImageUser};
@@ -98,14 +99,15 @@ pub fn image_mount(mount: &VolumeMount, image: v1::ImageSpec, sub_path: String) 
 pub fn block_devices(
     container: &Container,
     volumes: &BTreeMap<String, MountedVolume>,
-) -> Result<Vec<v1::Device>, String> {
+) -> Result<Vec<v1::Device>, BlockDeviceError> {
     let devices = container.volume_devices.iter().flatten().map(|device| {
         if !device.device_path.starts_with('/') {
-            let (path, name) = (&device.device_path, &container.name);
-            return Err(format!("error DevicePath `{path}` must be an absolute path for container {name:?}"));
+            let (path, container) = (device.device_path.clone(), container.name.clone());
+            return Err(BlockDeviceError::Path { path, container });
         }
         let Some(volume) = volumes.get(&device.name).filter(|volume| volume.is_block) else {
-            return Err(format!("cannot find volume {:?} to pass into container {:?}", device.name, container.name));
+            let (volume, container) = (device.name.clone(), container.name.clone());
+            return Err(BlockDeviceError::NoVolume { volume, container });
         };
         let permissions = if volume.read_only { "r" } else { "mrw" };
         Ok(v1::Device {
@@ -160,14 +162,14 @@ fn map_owners(mounts: &mut [v1::Mount], users: Option<&v1::UserNamespace>) {
     }
 }
 
-/// The configuration; an error is the text of `CreateContainerConfigError`.
+/// The configuration.
 pub fn container_config(
     pod: &Pod,
     container: &Container,
     mut prepared: Prepared,
     machine: &MachineInfo,
     settings: &Settings,
-) -> Result<v1::ContainerConfig, String> {
+) -> Result<v1::ContainerConfig, ContainerConfigError> {
     let mut annotations = BTreeMap::new();
     let cdi = |name: String| v1::CdiDevice { name };
     let mut cdi_devices: Vec<v1::CdiDevice> = std::mem::take(&mut prepared.claimed).into_iter().map(cdi).collect();
@@ -179,9 +181,7 @@ pub fn container_config(
     }
     // The kubelet's own count where a plugin gives one of the same name: restarts are decided by them.
     annotations.extend(self::annotations(pod, container, prepared.attempt));
-    let expanded = |list: &Option<Vec<String>>| {
-        expand_all(list.as_deref().unwrap_or_default(), &prepared.env).map_err(|error| error.to_string())
-    };
+    let expanded = |list: &Option<Vec<String>>| expand_all(list.as_deref().unwrap_or_default(), &prepared.env);
     let root = seccomp_root(settings);
     let users = prepared.users.take();
     map_owners(&mut prepared.mounts, users.as_ref());
@@ -227,22 +227,21 @@ pub fn log_symlink(pod: &Pod, container: &str, id: &str) -> String {
 
 /// Resolves `recursiveReadOnly` of a mount: true where all mounts below it are read-only, too; upstream's error where that
 /// cannot be had. `able` says that the runtime handler can do it. Answers for `resolveRecursiveReadOnly`.
-pub fn recursive_read_only(mount: &VolumeMount, able: bool) -> Result<bool, String> {
+pub fn recursive_read_only(mount: &VolumeMount, able: bool) -> Result<bool, ReadOnlyError> {
     let mode = mount.recursive_read_only.as_deref().filter(|mode| !mode.is_empty() && *mode != "Disabled");
     let Some(mode) = mode else { return Ok(false) };
-    let refuse =
-        |why: String| Err(format!("volume {:?} requested recursive read-only mode, but it is {why}", mount.name));
+    let volume = || mount.name.clone();
     if mount.read_only != Some(true) {
-        return refuse("not read-only".to_owned());
+        return Err(ReadOnlyError::Writable(volume()));
     }
-    if let Some(propagation) = mount.mount_propagation.as_deref().filter(|propagation| *propagation != "None") {
-        return refuse(format!("not compatible with propagation {propagation:?}"));
+    if let Some(propagation) = mount.mount_propagation.clone().filter(|propagation| propagation != "None") {
+        return Err(ReadOnlyError::Propagation { volume: volume(), propagation });
     }
     match mode {
         "IfPossible" => Ok(able),
         "Enabled" if able => Ok(true),
-        "Enabled" => refuse("not supported by the runtime".to_owned()),
-        other => Err(format!("unknown recursive read-only mode {other:?}")),
+        "Enabled" => Err(ReadOnlyError::Unable(volume())),
+        other => Err(ReadOnlyError::Unknown(other.to_owned())),
     }
 }
 
@@ -330,7 +329,7 @@ pub(crate) mod tests {
         ] {
             let prepared = Prepared { image_user: image, ..Prepared::default() };
             let result = container_config(&pod, &container(user), prepared, &MachineInfo::default(), &settings());
-            assert_eq!(result.err(), expected);
+            assert_eq!(result.err().map(|error| error.to_string()), expected);
         }
     }
 
@@ -422,7 +421,8 @@ pub(crate) mod tests {
             devices.iter().map(|d| (d.container_path.as_str(), d.permissions.as_str())).collect();
         assert_eq!(told, [("/dev/a", "mrw"), ("/dev/b", "r")]);
         let missing = Err("cannot find volume \"b\" to pass into container \"c\"".to_owned());
-        assert_eq!(block_devices(&container, &both(volume(false, false))), missing);
+        let found = block_devices(&container, &both(volume(false, false)));
+        assert_eq!(found.map_err(|error| error.to_string()), missing);
     }
 
     #[test]
@@ -445,7 +445,8 @@ pub(crate) mod tests {
             let mut value = json!({"name": "v", "mountPath": "/v"});
             value.as_object_mut().expect("object").extend(mount.as_object().expect("object").clone());
             let mount: VolumeMount = serde_json::from_value(value).expect("mount");
-            assert_eq!(recursive_read_only(&mount, able), expected, "{mount:?}");
+            let found = recursive_read_only(&mount, able).map_err(|error| error.to_string());
+            assert_eq!(found, expected, "{mount:?}");
         }
     }
 }

@@ -49,7 +49,7 @@ impl Worker {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 Some(Err(error)) => {
-                    tracing::warn!(pod = %pods::describe(&state.pod), error, "Could not stop pod");
+                    tracing::warn!(pod = %pods::describe(&state.pod), %error, "Could not stop pod");
                     failures += 1;
                     tokio::time::sleep((RETRY.0 * failures).min(RETRY.1)).await;
                 }
@@ -66,7 +66,7 @@ impl Worker {
         cx.memory.retain(|uid| uid != self.uid);
         let mut failures = 0u32;
         while let Err(error) = cx.claims.unprepare(&self.uid).await {
-            tracing::warn!(pod_uid = %self.uid, error, "Could not give back the resource claims of the pod");
+            tracing::warn!(pod_uid = %self.uid, %error, "Could not give back the resource claims of the pod");
             failures += 1;
             tokio::time::sleep((RETRY.0 * failures).min(RETRY.1)).await;
         }
@@ -113,7 +113,7 @@ impl Worker {
         for folder in [logs, settings.pod_dir(uid)] {
             // What is left is found by the garbage collection.
             if let Err(error) = REMOVAL.run(move || trees::remove(&folder)).await {
-                tracing::warn!(pod_uid = %uid, error, "Could not remove a folder of the pod");
+                tracing::warn!(pod_uid = %uid, %error, "Could not remove a folder of the pod");
             }
         }
         let links = settings.container_logs_dir.clone();

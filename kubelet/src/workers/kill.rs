@@ -2,6 +2,7 @@
 //! Answers for `killContainer`, `killPodWithSyncResult` and `killContainersWithSyncResult` of upstream's kuberuntime.
 
 use super::context::WorkerContext;
+use super::error::KillError;
 use super::observed::{Container as Found, Observed, State};
 use crate::events::{EventType, field_path};
 use crate::hooks::HookTarget;
@@ -32,7 +33,7 @@ pub async fn container(
     grace: i64,
     message: &str,
     hooks_run: &HooksRun,
-) -> Result<(), String> {
+) -> Result<(), KillError> {
     let path = field_path(pod, &found.name);
     let started = Instant::now();
     let first = hooks_run.lock().insert(found.id.clone());
@@ -52,10 +53,10 @@ pub async fn container(
     let spent = i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX);
     let left = if hook.is_some() { (grace - spent).max(MINIMUM_GRACE) } else { grace };
     match cx.runtime.stop_container(&found.id, left).await {
-        Err(error) if !error.is_not_found() => {
-            let text = format!("failed to kill container {}: {error}", found.name);
-            cx.events.pod(pod, &path, EventType::Warning, "FailedKillPod", &format!("error killing pod: {text}"));
-            Err(text)
+        Err(cause) if !cause.is_not_found() => {
+            let error = KillError::Container { name: found.name.clone(), cause };
+            cx.events.pod(pod, &path, EventType::Warning, "FailedKillPod", &format!("error killing pod: {error}"));
+            Err(error)
         }
         _ => {
             // Others of the pod may take long yet: nobody is told meanwhile that this one does not answer.
@@ -72,7 +73,7 @@ pub async fn pod(
     observed: &Observed,
     grace: i64,
     hooks_run: &HooksRun,
-) -> Result<(), String> {
+) -> Result<(), KillError> {
     let started = Instant::now();
     let ip = observed.active_sandbox().and_then(|s| s.ips.first()).cloned().unwrap_or_default();
     let sidecars: Vec<&str> = pod
@@ -105,8 +106,8 @@ pub async fn pod(
         match cx.runtime.stop_sandbox(&sandbox.id).await {
             Ok(()) => {}
             Err(error) if error.is_not_found() => {}
-            Err(error) => {
-                failed.get_or_insert_with(|| format!("failed to stop sandbox {}: {error}", sandbox.id));
+            Err(cause) => {
+                failed.get_or_insert_with(|| KillError::Sandbox { id: sandbox.id.clone(), cause });
             }
         }
     }

@@ -12,6 +12,7 @@ pub mod container;
 pub mod context;
 pub mod dns;
 mod ending;
+pub mod error;
 pub mod kill;
 pub mod mailbox;
 pub mod manager;

@@ -22,11 +22,19 @@ pub const MESSAGE: &str = "Preempted in order to admit critical pod";
 /// Amounts that are missing, by resource.
 type Missing = BTreeMap<String, i64>;
 
+/// Amounts that are missing after all that could go; upstream's message.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [{}]",
+    .0.iter().map(|(name, amount)| format!("(res: {name}, q: {amount}), ")).collect::<String>()
+)]
+pub struct Unmet(Missing);
+
 /// Pods that go so that `pod` fits.
 ///
 /// # Errors
-/// All that could go are not enough: upstream's message with what is missing.
-pub fn victims(pod: &Pod, others: &[Arc<Pod>], shortages: &[Shortage]) -> Result<Vec<Arc<Pod>>, String> {
+/// All that could go are not enough.
+pub fn victims(pod: &Pod, others: &[Arc<Pod>], shortages: &[Shortage]) -> Result<Vec<Arc<Pod>>, Unmet> {
     let missing: Missing = shortages.iter().map(|short| (short.resource.clone(), short.missing())).collect();
     let of = |class: QosClass| -> Vec<Arc<Pod>> {
         others.iter().filter(|other| is_preemptable(pod, other) && qos_class(other) == class).cloned().collect()
@@ -36,10 +44,7 @@ pub fn victims(pod: &Pod, others: &[Arc<Pod>], shortages: &[Shortage]) -> Result
     let all = [best_effort.as_slice(), &burstable, &guaranteed];
     let unmet = without(&missing, all.into_iter().flatten());
     if !unmet.is_empty() {
-        let list: String = unmet.iter().map(|(name, amount)| format!("(res: {name}, q: {amount}), ")).collect();
-        return Err(format!(
-            "preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [{list}]"
-        ));
+        return Err(Unmet(unmet));
     }
     // Of each class only what those below cannot give.
     let first = nearest(guaranteed, without(&missing, best_effort.iter().chain(&burstable)));
@@ -135,7 +140,7 @@ mod tests {
         Shortage { resource: resource.to_owned(), requested: missing, used: 10, capacity: 10 }
     }
 
-    fn names(found: Result<Vec<Arc<Pod>>, String>) -> Result<Vec<String>, String> {
+    fn names(found: Result<Vec<Arc<Pod>>, Unmet>) -> Result<Vec<String>, Unmet> {
         found.map(|pods| pods.iter().map(|pod| pods::name(pod).to_owned()).collect())
     }
 
@@ -172,7 +177,7 @@ mod tests {
         assert_eq!(of(&[short("cpu", 1000)]), Ok(vec!["large".to_owned(), "fitting".to_owned()]));
         assert_eq!(of(&[short("cpu", 3000)]).map(|found| found.contains(&"guaranteed".to_owned())), Ok(true));
         assert_eq!(of(&[short("pods", 1)]), Ok(vec!["best".to_owned()]));
-        let unmet = of(&[short("cpu", 9000)]).expect_err("not enough");
+        let unmet = of(&[short("cpu", 9000)]).expect_err("not enough").to_string();
         assert!(
             unmet.ends_with("no set of running pods found to reclaim resources: [(res: cpu, q: 5800), ]"),
             "{unmet}"

@@ -2,6 +2,7 @@
 //! pod's cgroup grows before its containers do and shrinks after them.
 //! Answers for `doPodResizeAction` and `updatePodContainerResources` of upstream's kuberuntime.
 
+use super::error::ResizeError;
 use super::kill;
 use super::observed::{Container as Found, Observed, State};
 use super::resize::{self, Progress};
@@ -104,7 +105,8 @@ impl Worker {
         for name in names {
             let (Some(container), Some(found)) = (kill::spec_of(pod, name), observed.latest(name)) else { continue };
             if let Err(error) = self.resize_container(pod, container, found).await {
-                tracing::warn!(pod = %pods::describe(pod), container = name, error, "Could not resize container");
+                tracing::warn!(pod = %pods::describe(pod), container = name, %error, "Could not resize container");
+                let error = error.to_string();
                 if self.resources.error.as_ref() != Some(&error) {
                     let message = resize::message("error", pod, Some(&error));
                     self.cx.events.pod(pod, "", EventType::Warning, "ResizeError", &message);
@@ -118,30 +120,36 @@ impl Worker {
         Ok(())
     }
 
-    async fn resize_container(&self, pod: &Arc<Pod>, container: &Container, found: &Found) -> Result<(), String> {
+    async fn resize_container(&self, pod: &Arc<Pod>, container: &Container, found: &Found) -> Result<(), ResizeError> {
         let limit = Amounts::limits(container.resources.as_ref()).memory;
         let now = Amounts::limits(found.given.as_ref()).memory;
         if let Some(limit) = limit.filter(|limit| now.is_none_or(|now| *limit < now)) {
             self.memory_fits(pod, container, &found.id, limit).await?;
         }
         let resources = container_resources(pod, container, &self.cx.machine, &self.cx.settings.resources);
-        self.cx.runtime.update_container(&found.id, resources).await.map_err(|error| error.to_string())
+        Ok(self.cx.runtime.update_container(&found.id, resources).await?)
     }
 
     /// A limit below what is used would end the container.
-    async fn memory_fits(&self, pod: &Arc<Pod>, container: &Container, id: &str, limit: i64) -> Result<(), String> {
-        let below = |what: &str, limit: i64, used: u64| match i64::try_from(used) {
+    async fn memory_fits(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        id: &str,
+        limit: i64,
+    ) -> Result<(), ResizeError> {
+        let below = |of: String, limit: i64, used: u64| match i64::try_from(used) {
             Ok(used) if used <= limit => Ok(()),
-            _ => Err(format!("attempting to set {what} memory limit ({limit}) below current usage ({used})")),
+            _ => Err(ResizeError::BelowUsage { of, limit, used }),
         };
         if let Some(limit) = pod.spec.as_ref().and_then(|spec| pod_limits(spec).memory) {
             let (cgroups, path) = (Arc::clone(&self.cx.cgroups), self.cx.cgroups.pod_parent(pod));
             let usage = tokio::task::spawn_blocking(move || cgroups.usage(&path)).await.ok().flatten();
-            below("pod", limit, usage.map_or(0, |usage| usage.memory_usage))?;
+            below("pod".to_owned(), limit, usage.map_or(0, |usage| usage.memory_usage))?;
         }
-        let all = self.cx.runtime.container_stats().await.map_err(|error| error.to_string())?;
+        let all = self.cx.runtime.container_stats().await?;
         let own = all.into_iter().find(|stats| stats.attributes.as_ref().is_some_and(|a| a.id == id));
         let used = own.and_then(|stats| stats.memory?.working_set_bytes).map_or(0, |bytes| bytes.value);
-        below(&format!("container \"{}\"", container.name), limit, used)
+        below(format!("container \"{}\"", container.name), limit, used)
     }
 }

@@ -135,36 +135,57 @@ pub struct ImageUser {
     pub name: String,
 }
 
+/// A container that must not run as root, and might; upstream's text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{risk} (pod: \"{pod}\", container: {container})")]
+pub struct NonRootError {
+    #[source]
+    risk: RootRisk,
+    pod: String,
+    container: String,
+}
+
+/// Reasons why a container might run as root.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum RootRisk {
+    /// The pod says so.
+    #[error("container's runAsUser breaks non-root policy")]
+    User,
+    /// The image has a user of this name.
+    #[error("container has runAsNonRoot and image has non-numeric user ({0}), cannot verify user is non-root")]
+    NamedUser(String),
+    /// The image says so, or says nothing.
+    #[error("container has runAsNonRoot and image will run as root")]
+    Image,
+}
+
 /// Returns why a container that may not run as root might, if it might.
-fn breaks_non_root(user: Option<i64>, image: &ImageUser) -> Option<String> {
+fn breaks_non_root(user: Option<i64>, image: &ImageUser) -> Option<RootRisk> {
     match (user, image.uid) {
-        (Some(0), _) => Some("container's runAsUser breaks non-root policy".to_owned()),
+        (Some(0), _) => Some(RootRisk::User),
         (Some(_), _) => None,
         (None, Some(uid)) if uid != 0 => None,
-        (None, None) if !image.name.is_empty() => Some(format!(
-            "container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root",
-            image.name
-        )),
-        (None, _) => Some("container has runAsNonRoot and image will run as root".to_owned()),
+        (None, None) if !image.name.is_empty() => Some(RootRisk::NamedUser(image.name.clone())),
+        (None, _) => Some(RootRisk::Image),
     }
 }
 
-/// A container's security context, with the groups that its pod's volumes ask for; an error is `CreateContainerConfigError`'s text.
+/// A container's security context, with the groups that its pod's volumes ask for.
 pub fn container(
     pod: &Pod,
     container: &Container,
     (image, users, of_volumes): (&ImageUser, Option<v1::UserNamespace>, Vec<i64>),
     seccomp_root: &str,
     seccomp_default: bool,
-) -> Result<v1::LinuxContainerSecurityContext, String> {
+) -> Result<v1::LinuxContainerSecurityContext, NonRootError> {
     let none = SecurityContext::default();
     let own = container.security_context.as_ref().unwrap_or(&none);
     let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let user = own.run_as_user.or_else(|| context.and_then(|c| c.run_as_user));
     let group = own.run_as_group.or_else(|| context.and_then(|c| c.run_as_group));
     let non_root = own.run_as_non_root.or_else(|| context.and_then(|c| c.run_as_non_root)).unwrap_or(false);
-    if non_root && let Some(why) = breaks_non_root(user, image) {
-        return Err(format!("{why} (pod: \"{}\", container: {})", crate::pods::describe(pod), container.name));
+    if non_root && let Some(risk) = breaks_non_root(user, image) {
+        return Err(NonRootError { risk, pod: crate::pods::describe(pod), container: container.name.clone() });
     }
     let privileged = own.privileged.unwrap_or(false);
     let unmasked = own.proc_mount.as_deref() == Some("Unmasked") || privileged;

@@ -7,6 +7,7 @@ use super::container::{
 };
 use super::context::WorkerContext;
 use super::dns::{self, Resolver};
+use super::error::{ContainerConfigError, SandboxError};
 use super::kill::{self, HooksRun};
 use super::observed::{Container as Found, Sandbox, State};
 use super::sandbox::sandbox_config;
@@ -20,7 +21,7 @@ use crate::metrics;
 use crate::objects::ObjectError;
 use crate::pods;
 use crate::settings::PRIVATE_FOLDER;
-use crate::userns;
+use crate::userns::{self, NamespaceError};
 use crate::volumes::MountedVolume;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
@@ -50,8 +51,8 @@ pub async fn folders(cx: &WorkerContext, pod: &Pod) -> std::io::Result<()> {
     tokio::fs::create_dir_all(cx.settings.pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod))).await
 }
 
-/// Makes a sandbox; an error is the text of `FailedCreatePodSandBox`.
-pub async fn sandbox(cx: &WorkerContext, pod: &Pod, attempt: u32) -> Result<String, String> {
+/// Makes a sandbox.
+pub async fn sandbox(cx: &WorkerContext, pod: &Pod, attempt: u32) -> Result<String, SandboxError> {
     let parent = cx.cgroups.pod_parent(pod);
     let handler = runtime_handler(cx, pod).await?;
     let users = users(cx, pod, &handler)?;
@@ -60,19 +61,19 @@ pub async fn sandbox(cx: &WorkerContext, pod: &Pod, attempt: u32) -> Result<Stri
     let begun = Instant::now();
     let made = cx.runtime.run_sandbox(config, &handler).await;
     metrics::sandbox(&handler, begun.elapsed(), made.is_err());
-    made.map_err(|e| e.to_string())
+    Ok(made?)
 }
 
 /// The pod's user namespace, which it keeps from its first sandbox on.
-fn users(cx: &WorkerContext, pod: &Pod, handler: &str) -> Result<Option<v1::UserNamespace>, String> {
+fn users(cx: &WorkerContext, pod: &Pod, handler: &str) -> Result<Option<v1::UserNamespace>, NamespaceError> {
     userns::mappings(cx.userns.as_ref(), pod, handler, &cx.node.load().user_namespaces)
 }
 
 /// The handler of the pod's runtime class; a pod without a class has the runtime's default.
-async fn runtime_handler(cx: &WorkerContext, pod: &Pod) -> Result<String, String> {
+async fn runtime_handler(cx: &WorkerContext, pod: &Pod) -> Result<String, ObjectError> {
     let class = pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).filter(|name| !name.is_empty());
     let Some(class) = class else { return Ok(String::new()) };
-    cx.objects.runtime_class(class).await.map(|class| class.handler.clone()).map_err(|error| error.to_string())
+    cx.objects.runtime_class(class).await.map(|class| class.handler.clone())
 }
 
 /// Facts about its pod that a start needs.
@@ -100,6 +101,11 @@ impl Start<'_> {
         (reason.to_owned(), message)
     }
 
+    /// Reports a container that cannot be configured.
+    fn misconfigured(&self, container: &str, error: impl Into<ContainerConfigError>) -> Wait {
+        self.failed(container, "CreateContainerConfigError", error.into().to_string())
+    }
+
     /// Pulls, creates and starts a container. `target` is the container that an ephemeral one looks into.
     pub async fn run(&self, container: &Container, attempt: u32, target: Option<&Found>) -> Result<(), Wait> {
         let outcome = self.try_run(container, attempt, target).await;
@@ -112,8 +118,7 @@ impl Start<'_> {
         let (cx, pod) = (self.cx, self.pod);
         let name = container.name.as_str();
         let parent = cx.cgroups.pod_parent(pod);
-        let config_error = |message: String| self.failed(name, "CreateContainerConfigError", message);
-        let users = users(cx, pod, &self.sandbox.handler).map_err(config_error)?;
+        let users = users(cx, pod, &self.sandbox.handler).map_err(|error| self.misconfigured(name, error))?;
         let resolver = host_resolver(cx).await;
         let groups = cx.volumes.groups(pod);
         let about = (parent.as_str(), users.clone(), groups.clone());
@@ -128,21 +133,24 @@ impl Start<'_> {
         let facts = cx.facts(pod, &self.sandbox.ips);
         let log_dir = cx.settings.pod_log_dir(pods::namespace(pod), pods::name(pod), pods::uid(pod)).join(name);
         let attempt = attempt.max(next_log(&log_dir));
-        let plugins = cx.devices.options(pod, name).await.map_err(config_error)?;
+        let plugins = cx.devices.options(pod, name).await.map_err(|error| self.misconfigured(name, error))?;
         // What the container says itself counts more than what plugins say.
         let mut env: Vec<(String, String)> = plugins.iter().flat_map(|answer| answer.envs.clone()).collect();
-        env.extend(self.environment(container, &facts).await.map_err(config_error)?);
+        let own = self.environment(container, &facts).await;
+        env.extend(own.map_err(|error| self.misconfigured(name, error))?);
         let images = self.image_volumes(container, &sandbox_config).await.inspect_err(|wait| {
             self.event(name, EventType::Warning, "Failed", &format!("Error: {}", wait.0));
         })?;
         let image_volumes = images.len();
-        let mounts = self.mounts(container, &facts, &env, &images).await.map_err(config_error)?;
-        let granted = cx.claims.of_container(pod, container).map_err(config_error)?;
+        let mounts = self.mounts(container, &facts, &env, &images).await;
+        let mounts = mounts.map_err(|error| self.misconfigured(name, error))?;
+        let granted = cx.claims.of_container(pod, container).map_err(|error| self.misconfigured(name, error))?;
         let claimed = granted.into_iter().flat_map(|granted| granted.device.cdi_device_ids).collect();
-        let devices = block_devices(container, self.volumes).map_err(config_error)?;
+        let devices = block_devices(container, self.volumes).map_err(|error| self.misconfigured(name, error))?;
         let prepared =
             Prepared { attempt, env, mounts, devices, plugins, claimed, image_id, image_user, users, groups };
-        let mut config = container_config(pod, container, prepared, &cx.machine, &cx.settings).map_err(config_error)?;
+        let config = container_config(pod, container, prepared, &cx.machine, &cx.settings);
+        let mut config = config.map_err(|error| self.misconfigured(name, error))?;
         if let (Some(cpus), Some(linux)) = (cx.cpus.of_container(pods::uid(pod), name), config.linux.as_mut()) {
             let without_quota = cx.settings.gates.enabled("DisableCPUQuotaWithExclusiveCPUs");
             let is_exclusive = without_quota && cx.cpus.exclusive(pods::uid(pod), name).is_some();
@@ -199,16 +207,20 @@ impl Start<'_> {
         let killed =
             kill::container(self.cx, self.pod, &found, pod_ip, grace, "FailedPostStartHook", self.hooks_run).await;
         if let Err(error) = killed {
-            tracing::warn!(error, "Could not stop container after its PostStart hook failed");
+            tracing::warn!(%error, "Could not stop container after its PostStart hook failed");
         }
         Err(("PostStartHookError".to_owned(), format!("PostStart hook failed: {error}")))
     }
 
-    async fn environment(&self, container: &Container, facts: &PodFacts) -> Result<Vec<(String, String)>, String> {
+    async fn environment(
+        &self,
+        container: &Container,
+        facts: &PodFacts,
+    ) -> Result<Vec<(String, String)>, ContainerConfigError> {
         let (cx, pod) = (self.cx, self.pod);
         // A static pod may be the API server that tells of the services.
         if !pods::is_static(pod) && !cx.services.synced() {
-            return Err("services have not yet been read at least once, cannot construct envvars".to_owned());
+            return Err(ContainerConfigError::NoServices);
         }
         let references = env::references(container);
         let mut sources = EnvSources::default();
@@ -216,26 +228,26 @@ impl Start<'_> {
             match cx.objects.config_map(pods::namespace(pod), &name).await {
                 Ok(map) => drop(sources.config_maps.insert(name, map)),
                 Err(ObjectError::NotFound { .. }) => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
         for name in references.secrets {
             match cx.objects.secret(pods::namespace(pod), &name).await {
                 Ok(secret) => drop(sources.secrets.insert(name, secret)),
                 Err(ObjectError::NotFound { .. }) => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
         for (name, path) in references.files {
             let Some(volume) = self.volumes.get(&name) else {
-                return Err(format!("cannot find the volume {name:?} referenced by FileKeyRef"));
+                return Err(ContainerConfigError::NoFileVolume(name));
             };
-            if let Some(text) = cx.volumes.read(volume, &path).await.map_err(|error| error.to_string())? {
+            if let Some(text) = cx.volumes.read(volume, &path).await? {
                 sources.files.insert((name, path), text);
             }
         }
         let services = cx.services.services();
-        env::container_env(pod, container, &services, &sources, facts).map_err(|e| e.to_string())
+        Ok(env::container_env(pod, container, &services, &sources, facts)?)
     }
 
     /// Pulls the images that are volumes of a container: what the runtime is to mount, by volume.
@@ -263,7 +275,7 @@ impl Start<'_> {
         facts: &PodFacts,
         env: &[(String, String)],
         images: &BTreeMap<String, v1::ImageSpec>,
-    ) -> Result<Vec<v1::Mount>, String> {
+    ) -> Result<Vec<v1::Mount>, ContainerConfigError> {
         let (cx, pod) = (self.cx, self.pod);
         let mut mounts = Vec::new();
         for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
@@ -277,19 +289,12 @@ impl Start<'_> {
                 continue;
             }
             let Some(volume) = self.volumes.get(&mount.name) else {
-                return Err(format!(
-                    "cannot find volume \"{}\" to mount into container \"{}\"",
-                    mount.name, container.name
-                ));
+                let (volume, container) = (mount.name.clone(), container.name.clone());
+                return Err(ContainerConfigError::NoVolume { volume, container });
             };
-            let path = cx
-                .volumes
-                .mount_path(pod, &container.name, index, volume, mount, &sub_path)
-                .await
-                .map_err(|e| e.to_string())?;
+            let path = cx.volumes.mount_path(pod, &container.name, index, volume, mount, &sub_path).await?;
             let able = cx.node.load().recursive_read_only.contains(&self.sandbox.handler);
-            let recursive_read_only = recursive_read_only(mount, able)
-                .map_err(|error| format!("failed to resolve recursive read-only mode: {error}"))?;
+            let recursive_read_only = recursive_read_only(mount, able)?;
             mounts.push(v1::Mount {
                 container_path: absolute(&mount.mount_path),
                 recursive_read_only,
@@ -301,15 +306,12 @@ impl Start<'_> {
             });
         }
         if !mounts.iter().any(|m| m.container_path == "/etc/hosts") {
-            let host_path = self.hosts(facts).await.map_err(|e| format!("failed to write hosts file: {e}"))?;
+            let host_path = self.hosts(facts).await.map_err(ContainerConfigError::Hosts)?;
             mounts.push(plain(&host_path, "/etc/hosts"));
         }
         let inside = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
         if !inside.is_empty() {
-            let file = self
-                .termination_file(&container.name)
-                .await
-                .map_err(|e| format!("failed to create termination-log file: {e}"))?;
+            let file = self.termination_file(&container.name).await.map_err(ContainerConfigError::TerminationLog)?;
             mounts.push(plain(&file, inside));
         }
         Ok(mounts)

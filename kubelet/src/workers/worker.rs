@@ -310,7 +310,7 @@ impl Worker {
                     }
                     let stop = kill::pod(&cx, pod, observed, pods::grace(pod), &hooks_run);
                     let Some(killed) = self.watch_start(pod, stop).await else { return Ok(true) };
-                    killed.map_err(|error| tracing::warn!(pod = %pods::describe(pod), error, "Could not stop pod"))?;
+                    killed.map_err(|error| tracing::warn!(pod = %pods::describe(pod), %error, "Could not stop pod"))?;
                     progressed = true;
                 }
                 Step::KillContainer { id, message, grace, .. } => {

@@ -169,7 +169,7 @@ fn a_state_of_another_machine_is_refused() {
     let change = |change: &dyn Fn(&mut State)| {
         let mut state = state.clone();
         change(&mut state);
-        policy.start(Some(state)).err()
+        policy.start(Some(state)).err().map(|error| error.to_string())
     };
     let block = |state: &mut State| state.blocks.values_mut().next().expect("a container")[0].clone();
     assert_eq!(change(&|_| ()), None);

@@ -1,6 +1,6 @@
 use super::super::registration::v1::registration_server::{Registration, RegistrationServer};
 use super::super::registration::v1::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
-use super::super::{Handler, Plugin};
+use super::super::{Handler, HandlerError, Plugin};
 use super::*;
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -19,17 +19,17 @@ struct Recorder {
 
 #[async_trait]
 impl Handler for Recorder {
-    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
-        if plugin.versions.is_empty() { Err("no version".to_owned()) } else { Ok(()) }
+    fn validate(&self, plugin: &Plugin) -> Result<(), HandlerError> {
+        if plugin.versions.is_empty() { Err("no version".into()) } else { Ok(()) }
     }
-    async fn register(&self, plugin: &Plugin) -> Result<(), String> {
+    async fn register(&self, plugin: &Plugin) -> Result<(), HandlerError> {
         if plugin.name == "bad" && std::mem::take(&mut *self.refusals.lock()) > 0 {
-            return Err("refused".to_owned());
+            return Err("refused".into());
         }
-        self.told.send(format!("+{} {}", plugin.name, plugin.endpoint.display())).map_err(|error| error.to_string())
+        Ok(self.told.send(format!("+{} {}", plugin.name, plugin.endpoint.display()))?)
     }
-    async fn deregister(&self, plugin: &Plugin) -> Result<(), String> {
-        self.told.send(format!("-{}", plugin.name)).map_err(|error| error.to_string())
+    async fn deregister(&self, plugin: &Plugin) -> Result<(), HandlerError> {
+        Ok(self.told.send(format!("-{}", plugin.name))?)
     }
 }
 

@@ -1,8 +1,41 @@
 //! Disks behind Fibre Channel, found among the kernel's devices. Answers for upstream's `fc_util.go`.
 
-use super::host::Host;
+use super::host::{Ended, Host, ProgramError};
 use k8s_openapi::api::core::v1::FCVolumeSource;
 use std::path::{Path, PathBuf};
+
+/// Failures of Fibre Channel disks, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FcError {
+    /// The source names no disk.
+    #[error("fc: no fc disk information found. failed to make a new mounter")]
+    Unnamed,
+    /// A name that leads elsewhere.
+    #[error("fc: invalid name {0:?}")]
+    Name(String),
+    /// The kernel knows no such disk.
+    #[error("no fc disk found")]
+    NotFound,
+}
+
+/// Failures of taking a Fibre Channel disk from the node.
+#[derive(Debug, thiserror::Error)]
+pub enum FcDetachError {
+    /// The disk cannot be told.
+    #[error(transparent)]
+    Disk(#[from] FcError),
+    /// `multipath` cannot be run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// `multipath` failed.
+    #[error("failed to flush multipath device {device}: {}\n{}", .ended.status(), .ended.output)]
+    Flush {
+        /// The device.
+        device: String,
+        /// End of the program.
+        ended: Ended,
+    },
+}
 
 /// A disk by its ports and unit, or by its identifiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,20 +56,19 @@ impl FcTarget {
     ///
     /// # Errors
     /// The source names none; upstream's text.
-    pub(in crate::volumes) fn new(source: &FCVolumeSource) -> Result<Self, String> {
+    pub(in crate::volumes) fn new(source: &FCVolumeSource) -> Result<Self, FcError> {
         let given = |list: &Option<Vec<String>>| list.clone().filter(|list| !list.is_empty());
         if let (Some(names), Some(unit)) = (given(&source.target_wwns), source.lun) {
             return Ok(Self::Unit(names, unit.to_string()));
         }
-        let ids = given(&source.wwids).ok_or("fc: no fc disk information found. failed to make a new mounter")?;
-        Ok(Self::Ids(ids))
+        given(&source.wwids).map(Self::Ids).ok_or(FcError::Unnamed)
     }
 
     /// Refuses names that lead elsewhere: they are parts of paths, and a pod's author may choose them.
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), FcError> {
         let (Self::Unit(names, _) | Self::Ids(names)) = self;
         let odd = names.iter().find(|name| name.is_empty() || name.starts_with('.') || name.contains('/'));
-        odd.map_or(Ok(()), |name| Err(format!("fc: invalid name {name:?}")))
+        odd.map_or(Ok(()), |name| Err(FcError::Name(name.clone())))
     }
 
     /// Name of the disk in the node's status, as the controller manager knows it.
@@ -106,7 +138,7 @@ fn rescan(host: &Host) {
 ///
 /// # Errors
 /// It is not there.
-pub(super) fn attach(host: &Host, target: &FcTarget) -> Result<String, String> {
+pub(super) fn attach(host: &Host, target: &FcTarget) -> Result<String, FcError> {
     target.check()?;
     let (_, multipath) = target.find(host);
     if let Some(device) = multipath {
@@ -114,22 +146,21 @@ pub(super) fn attach(host: &Host, target: &FcTarget) -> Result<String, String> {
     }
     rescan(host);
     let (disk, multipath) = target.find(host);
-    multipath.or(disk).ok_or_else(|| "no fc disk found".to_owned())
+    multipath.or(disk).ok_or(FcError::NotFound)
 }
 
 /// Takes a disk from the node that nothing is mounted of any more. Upstream's `DetachDisk`.
 ///
 /// # Errors
 /// A multipath device cannot be flushed.
-pub(super) async fn detach(host: &Host, target: &FcTarget) -> Result<(), String> {
+pub(super) async fn detach(host: &Host, target: &FcTarget) -> Result<(), FcDetachError> {
     target.check()?;
     let devices = match target.find(host) {
         (_, Some(multipath)) => {
             let paths = host.paths_of(&multipath);
-            let flushed = host.run("multipath", &["-f", &multipath]).await?;
-            if !flushed.is_success() {
-                let (status, output) = (flushed.status(), flushed.output);
-                return Err(format!("failed to flush multipath device {multipath}: {status}\n{output}"));
+            let ended = host.run("multipath", &["-f", &multipath]).await?;
+            if !ended.is_success() {
+                return Err(FcDetachError::Flush { device: multipath, ended });
             }
             paths
         }

@@ -30,9 +30,26 @@ impl Default for Host {
     }
 }
 
+/// Failures to run a program to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// No run at all.
+    #[error("{program}: {cause}")]
+    Start {
+        /// The program.
+        program: String,
+        /// Cause.
+        #[source]
+        cause: io::Error,
+    },
+    /// More time than it is given.
+    #[error("{} did not end within {} s", .0, TIMEOUT.as_secs())]
+    Late(String),
+}
+
 /// End of a program.
 #[derive(Debug)]
-pub(in crate::volumes) struct Ended {
+pub struct Ended {
     /// Exit code; none where a signal ended it.
     pub(super) code: Option<i32>,
     /// Standard output and standard error.
@@ -90,13 +107,13 @@ impl Host {
     ///
     /// # Errors
     /// It cannot be run, or takes too long.
-    pub(in crate::volumes) async fn run(&self, program: &str, arguments: &[&str]) -> Result<Ended, String> {
+    pub(in crate::volumes) async fn run(&self, program: &str, arguments: &[&str]) -> Result<Ended, ProgramError> {
         let mut command = Command::new(self.program(program));
         command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
         match tokio::time::timeout(TIMEOUT, command.output()).await {
             Ok(Ok(output)) => Ok(output.into()),
-            Ok(Err(error)) => Err(format!("{program}: {error}")),
-            Err(_) => Err(format!("{program} did not end within {} s", TIMEOUT.as_secs())),
+            Ok(Err(cause)) => Err(ProgramError::Start { program: program.to_owned(), cause }),
+            Err(_) => Err(ProgramError::Late(program.to_owned())),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Disks of iSCSI targets, logged in to by `iscsiadm`, called as upstream's `iscsi_util.go` calls it.
 
-use super::host::{Ended, Host};
+use super::host::{Ended, Host, ProgramError};
 use crate::volumes::mounts;
 use k8s_openapi::api::core::v1::{ISCSIPersistentVolumeSource, ISCSIVolumeSource, SecretReference};
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,100 @@ const SESSION_EXISTS: i32 = 15;
 const NO_RECORD: i32 = 21;
 const RECORD: &str = "iscsi.json";
 const DISCOVERY_KEYS: [&str; 4] = ["auth.username", "auth.password", "auth.username_in", "auth.password_in"];
+
+/// Failures of iSCSI disks, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum IscsiError {
+    /// A name that leads elsewhere.
+    #[error("iscsi: invalid name {0:?}")]
+    Name(String),
+    /// `iscsiadm` cannot be run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The kernel's files are out of reach.
+    #[error(transparent)]
+    Files(#[from] io::Error),
+    /// The interface cannot be shown.
+    #[error("{}", .0.status())]
+    Show(Ended),
+    /// The interface that is to be made is the one that it would be made of.
+    #[error("iscsi: cannot clone iface with same name: {0}")]
+    SameIface(String),
+    /// The interface cannot be made.
+    #[error("iscsi: {step}: {} ({})", .ended.output, .ended.status())]
+    Iface {
+        /// Step that failed.
+        step: &'static str,
+        /// End of `iscsiadm`.
+        ended: Ended,
+    },
+    /// The interface has a setting of another form.
+    #[error("error: invalid iface setting: [{0}]")]
+    Setting(String),
+    /// A portal cannot be told how initiator and target know each other.
+    #[error("iscsi: failed to {step} to portal {portal} error: {cause}")]
+    Authenticate {
+        /// Step that failed.
+        step: &'static str,
+        /// The portal.
+        portal: String,
+        /// Cause.
+        #[source]
+        cause: Box<ChapError>,
+    },
+    /// A portal does not tell its targets.
+    #[error("iscsi: failed to sendtargets to portal {portal} output: {}, err {}", .ended.output, .ended.status())]
+    Discover {
+        /// The portal.
+        portal: String,
+        /// End of `iscsiadm`.
+        ended: Ended,
+    },
+    /// The target does not let the node log in.
+    #[error("iscsi: failed to attach disk: Error: {} ({})", .0.output, .0.status())]
+    LogIn(Ended),
+    /// The kernel has no session with a portal.
+    #[error("no SCSI host of portal {0} after logging in")]
+    NoHost(String),
+    /// An interface does not tell its transport.
+    #[error("could not parse iface file for {0}")]
+    NoTransport(String),
+    /// The device does not appear at this path.
+    #[error("Timed out waiting for device at path /dev/disk/by-path/{} after {}s", .0, DEVICE_LOOKS)]
+    NoDevice(String),
+    /// No portal can be reached; the failure of the last.
+    #[error("failed to get any path for iscsi disk, last err seen:\n{}", .0.as_ref().map(ToString::to_string).unwrap_or_default())]
+    NoPath(Option<Box<IscsiError>>),
+    /// The node cannot log out.
+    #[error("failed to finish detachISCSIDisk, err: {}", .0.status())]
+    Detach(Ended),
+}
+
+/// Failures of writing down how initiator and target know each other.
+#[derive(Debug, thiserror::Error)]
+pub enum ChapError {
+    /// `iscsiadm` cannot be run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The method cannot be written down.
+    #[error("iscsi: failed to update {record} with CHAP, output: {output}")]
+    Method {
+        /// The record.
+        record: &'static str,
+        /// Output of the program.
+        output: String,
+    },
+    /// A name or a password cannot be written down.
+    #[error("iscsi: failed to update {record} key {key:?} error: {output}")]
+    Value {
+        /// The record.
+        record: &'static str,
+        /// Name of the value.
+        key: String,
+        /// Output of the program.
+        output: String,
+    },
+}
 
 /// Names and passwords by which initiator and target know each other.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,13 +168,13 @@ impl IscsiTarget {
     }
 
     /// Refuses names that lead elsewhere: they are parts of paths and of command lines, and a pod's author may choose them.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), IscsiError> {
         let parts = self.portals.iter().chain([&self.iqn, &self.lun, &self.init_iface, &self.iface]);
         let is_odd = |part: &&String| {
             part.is_empty() || part.starts_with('-') || part.contains('/') || part.chars().any(char::is_whitespace)
         };
         let mut parts = parts.filter(is_odd);
-        parts.next().map_or(Ok(()), |part| Err(format!("iscsi: invalid name {part:?}")))
+        parts.next().map_or(Ok(()), |part| Err(IscsiError::Name(part.clone())))
     }
 
     fn portal(&self) -> &str {
@@ -149,75 +243,70 @@ struct Admin<'a> {
     chap: &'a Chap,
 }
 
-fn failed(what: &str, ended: &Ended) -> String {
-    format!("iscsi: {what}: {} ({})", ended.output, ended.status())
-}
-
 impl Admin<'_> {
-    async fn call(&self, arguments: &[&str]) -> Result<Ended, String> {
+    async fn call(&self, arguments: &[&str]) -> Result<Ended, ProgramError> {
         self.host.run("iscsiadm", arguments).await
     }
 
-    async fn discovery(&self, portal: &str, more: &[&str]) -> Result<Ended, String> {
+    async fn discovery(&self, portal: &str, more: &[&str]) -> Result<Ended, ProgramError> {
         let first = ["-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", &self.target.iface];
         self.call(&[&first, more].concat()).await
     }
 
-    async fn node(&self, portal: &str, more: &[&str]) -> Result<Ended, String> {
+    async fn node(&self, portal: &str, more: &[&str]) -> Result<Ended, ProgramError> {
         let first = ["-m", "node", "-p", portal, "-T", &self.target.iqn, "-I", &self.target.iface];
         self.call(&[&first, more].concat()).await
     }
 
-    async fn iface(&self, name: &str, more: &[&str]) -> Result<Ended, String> {
+    async fn iface(&self, name: &str, more: &[&str]) -> Result<Ended, ProgramError> {
         self.call(&[&["-m", "iface", "-I", name], more].concat()).await
     }
 
     /// The interface's description; its transport decides where devices appear.
-    async fn show(&self) -> Result<String, String> {
+    async fn show(&self) -> Result<String, IscsiError> {
         let shown = self.iface(&self.target.init_iface, &["-o", "show"]).await?;
-        if shown.is_success() { Ok(shown.output) } else { Err(shown.status()) }
+        if shown.is_success() { Ok(shown.output) } else { Err(IscsiError::Show(shown)) }
     }
 
     /// Makes an interface with the volume's own initiator. Upstream's `cloneIface`.
-    async fn clone_iface(&self) -> Result<(), String> {
+    async fn clone_iface(&self) -> Result<(), IscsiError> {
         let IscsiTarget { iface, init_iface, initiator_name, .. } = self.target;
         if iface == init_iface {
-            return Err(format!("iscsi: cannot clone iface with same name: {init_iface}"));
+            return Err(IscsiError::SameIface(init_iface.clone()));
         }
         let mut settings = settings(&self.show().await?)?;
         settings.insert("iface.initiatorname".to_owned(), initiator_name.clone());
-        let made = self.iface(iface, &["-o", "new"]).await?;
-        if !made.is_success() && made.code != Some(SESSION_EXISTS) {
-            return Err(failed("failed to create new iface", &made));
+        let ended = self.iface(iface, &["-o", "new"]).await?;
+        if !ended.is_success() && ended.code != Some(SESSION_EXISTS) {
+            return Err(IscsiError::Iface { step: "failed to create new iface", ended });
         }
         for (name, value) in settings {
-            let updated = self.iface(iface, &["-o", "update", "-n", &name, "-v", &value]).await?;
-            if !updated.is_success() {
+            let ended = self.iface(iface, &["-o", "update", "-n", &name, "-v", &value]).await?;
+            if !ended.is_success() {
                 drop(self.iface(iface, &["-o", "delete"]).await);
-                return Err(failed("failed to update iface records", &updated));
+                return Err(IscsiError::Iface { step: "failed to update iface records", ended });
             }
         }
         Ok(())
     }
 
     /// Logs in to a portal.
-    async fn log_in(&self, portal: &str) -> Result<(), String> {
+    async fn log_in(&self, portal: &str) -> Result<(), IscsiError> {
         drop(self.discovery(portal, &["-o", "new"]).await);
-        let to = |what: &str, error: String| format!("iscsi: failed to {what} to portal {portal} error: {error}");
-        self.authenticate_discovery(portal).await.map_err(|error| to("update discoverydb", error))?;
-        let discovered = self.discovery(portal, &["--discover"]).await?;
-        if !discovered.is_success() {
+        let at = || portal.to_owned();
+        let to = |step, cause| IscsiError::Authenticate { step, portal: at(), cause: Box::new(cause) };
+        self.authenticate_discovery(portal).await.map_err(|cause| to("update discoverydb", cause))?;
+        let ended = self.discovery(portal, &["--discover"]).await?;
+        if !ended.is_success() {
             drop(self.discovery(portal, &["-o", "delete"]).await);
-            let (output, status) = (&discovered.output, discovered.status());
-            return Err(format!("iscsi: failed to sendtargets to portal {portal} output: {output}, err {status}"));
+            return Err(IscsiError::Discover { portal: at(), ended });
         }
-        self.authenticate_session(portal).await.map_err(|error| to("update iscsi node", error))?;
+        self.authenticate_session(portal).await.map_err(|cause| to("update iscsi node", cause))?;
         let logged_in = self.node(portal, &["--login"]).await?;
         if !logged_in.is_success() {
             let IscsiTarget { iface, iqn, .. } = self.target;
             drop(self.call(&["-m", "node", "-p", portal, "-I", iface, "-T", iqn, "-o", "delete"]).await);
-            let (output, status) = (&logged_in.output, logged_in.status());
-            return Err(format!("iscsi: failed to attach disk: Error: {output} ({status})"));
+            return Err(IscsiError::LogIn(logged_in));
         }
         // A node that starts without its network must not hang for a target.
         let manual = ["-o", "update", "-n", "node.startup", "-v", "manual"];
@@ -226,7 +315,7 @@ impl Admin<'_> {
         Ok(())
     }
 
-    async fn authenticate_discovery(&self, portal: &str) -> Result<(), String> {
+    async fn authenticate_discovery(&self, portal: &str) -> Result<(), ChapError> {
         if !self.chap.discovery {
             return Ok(());
         }
@@ -235,18 +324,18 @@ impl Admin<'_> {
         };
         let method = update("discovery.sendtargets.auth.authmethod".to_owned(), "CHAP".to_owned()).await?;
         if !method.is_success() {
-            return Err(format!("iscsi: failed to update discoverydb with CHAP, output: {}", method.output));
+            return Err(ChapError::Method { record: "discoverydb", output: method.output });
         }
         for (key, value) in self.values("discovery.sendtargets.") {
             let updated = update(key.clone(), value).await?;
             if !updated.is_success() {
-                return Err(format!("iscsi: failed to update discoverydb key {key:?} error: {}", updated.output));
+                return Err(ChapError::Value { record: "discoverydb", key, output: updated.output });
             }
         }
         Ok(())
     }
 
-    async fn authenticate_session(&self, portal: &str) -> Result<(), String> {
+    async fn authenticate_session(&self, portal: &str) -> Result<(), ChapError> {
         let update = |key: String, value: String| async move {
             self.node(portal, &["-o", "update", "-n", &key, "-v", &value]).await
         };
@@ -257,12 +346,12 @@ impl Admin<'_> {
         }
         let method = update("node.session.auth.authmethod".to_owned(), "CHAP".to_owned()).await?;
         if !method.is_success() {
-            return Err(format!("iscsi: failed to update node with CHAP, output: {}", method.output));
+            return Err(ChapError::Method { record: "node", output: method.output });
         }
         for (key, value) in self.values("node.session.") {
             let updated = update(key.clone(), value).await?;
             if !updated.is_success() {
-                return Err(format!("iscsi: failed to update node session key {key:?} error: {}", updated.output));
+                return Err(ChapError::Value { record: "node session", key, output: updated.output });
             }
         }
         Ok(())
@@ -276,7 +365,7 @@ impl Admin<'_> {
     }
 
     /// Waits for the device behind a portal. A pattern's `*` stands for the number of a card.
-    async fn device(&self, portal: &str, transport: &str) -> Result<String, String> {
+    async fn device(&self, portal: &str, transport: &str) -> Result<String, IscsiError> {
         let IscsiTarget { iqn, lun, .. } = self.target;
         let address = portal.replace(['[', ']'], "");
         let suffix = format!("ip-{address}-iscsi-{iqn}-lun-{lun}");
@@ -287,40 +376,39 @@ impl Admin<'_> {
             if look > 0 {
                 tokio::time::sleep(self.host.pause).await;
             }
-            let names = self.host.names("dev/disk/by-path").map_err(|error| error.to_string())?;
+            let names = self.host.names("dev/disk/by-path")?;
             if let Some(name) = names.into_iter().find(is_it) {
                 return Ok(format!("/dev/disk/by-path/{name}"));
             }
         }
-        let path = if transport == "tcp" { suffix } else { format!("pci-*-{suffix}") };
-        Err(format!("Timed out waiting for device at path /dev/disk/by-path/{path} after {DEVICE_LOOKS}s"))
+        Err(IscsiError::NoDevice(if transport == "tcp" { suffix } else { format!("pci-*-{suffix}") }))
     }
 
     /// Makes the disk appear behind a portal: its device.
-    async fn reach(&self, portal: &str, transport: &str) -> Result<String, String> {
-        let hosts = || self.host.portals(&self.target.iqn).map_err(|error| error.to_string());
+    async fn reach(&self, portal: &str, transport: &str) -> Result<String, IscsiError> {
+        let hosts = || self.host.portals(&self.target.iqn);
         if !hosts()?.contains_key(portal) {
             self.log_in(portal).await?;
         }
         let known = hosts()?;
-        let number = known.get(portal).ok_or_else(|| format!("no SCSI host of portal {portal} after logging in"))?;
+        let number = known.get(portal).ok_or_else(|| IscsiError::NoHost(portal.to_owned()))?;
         // The whole bus is not scanned: the node would see units that are not its own.
         let scan = format!("sys/class/scsi_host/host{number}/scan");
-        self.host.tell(&scan, &format!("0 0 {}", self.target.lun)).map_err(|error| error.to_string())?;
+        self.host.tell(&scan, &format!("0 0 {}", self.target.lun))?;
         if transport.is_empty() {
-            return Err(format!("could not parse iface file for {}", self.target.iface));
+            return Err(IscsiError::NoTransport(self.target.iface.clone()));
         }
         self.device(portal, transport).await
     }
 }
 
 /// Settings of an interface that `iscsiadm` shows, without its name. Upstream's `parseIscsiadmShow`.
-fn settings(shown: &str) -> Result<BTreeMap<String, String>, String> {
+fn settings(shown: &str) -> Result<BTreeMap<String, String>, IscsiError> {
     let mut settings = BTreeMap::new();
     for line in shown.lines().filter(|line| line.starts_with("iface.") && !line.contains("<empty>")) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, "=", value] = words[..] else {
-            return Err(format!("error: invalid iface setting: [{}]", words.join(" ")));
+            return Err(IscsiError::Setting(words.join(" ")));
         };
         if name != "iface.iscsi_ifacename" {
             settings.insert(name.to_owned(), value.to_owned());
@@ -339,14 +427,14 @@ fn transport(shown: &str) -> &str {
 ///
 /// # Errors
 /// None can be reached.
-pub(super) async fn attach(host: &Host, target: &IscsiTarget, chap: &Chap) -> Result<String, String> {
+pub(super) async fn attach(host: &Host, target: &IscsiTarget, chap: &Chap) -> Result<String, IscsiError> {
     target.check()?;
     let admin = Admin { host, target, chap };
     let shown = admin.show().await?;
     if !target.initiator_name.is_empty() {
         admin.clone_iface().await?;
     }
-    let (mut devices, mut last) = (BTreeMap::new(), String::new());
+    let (mut devices, mut last) = (BTreeMap::new(), None);
     for attempt in 1..=MOST_ATTEMPTS {
         for portal in &target.portals {
             if devices.contains_key(portal) {
@@ -354,12 +442,12 @@ pub(super) async fn attach(host: &Host, target: &IscsiTarget, chap: &Chap) -> Re
             }
             match admin.reach(portal, transport(&shown)).await {
                 Ok(device) => drop(devices.insert(portal, device)),
-                Err(error) => last = error,
+                Err(error) => last = Some(Box::new(error)),
             }
         }
         if devices.is_empty() {
             drop(admin.iface(&target.iface, &["-o", "delete"]).await);
-            return Err(format!("failed to get any path for iscsi disk, last err seen:\n{last}"));
+            return Err(IscsiError::NoPath(last));
         }
         let is_enough = devices.len() >= ENOUGH_PATHS && attempt >= FEW_ATTEMPTS;
         if devices.len() == target.portals.len() || is_enough {
@@ -375,7 +463,7 @@ pub(super) async fn attach(host: &Host, target: &IscsiTarget, chap: &Chap) -> Re
             return Ok(device);
         }
     }
-    devices.into_values().next().ok_or(last)
+    devices.into_values().next().ok_or(IscsiError::NoPath(last))
 }
 
 /// Writes down a disk in its folder, before the folder is hidden by what is mounted there.
@@ -405,17 +493,17 @@ async fn delete_devices(host: &Host, target: &IscsiTarget) {
 ///
 /// # Errors
 /// `iscsiadm` failed.
-pub(super) async fn detach(host: &Host, target: &IscsiTarget, is_last: bool) -> Result<(), String> {
+pub(super) async fn detach(host: &Host, target: &IscsiTarget, is_last: bool) -> Result<(), IscsiError> {
     delete_devices(host, target).await;
     if !is_last {
         return Ok(());
     }
     let chap = Chap::default();
     let admin = Admin { host, target, chap: &chap };
-    let done = |ended: Result<Ended, String>| {
+    let done = |ended: Result<Ended, ProgramError>| {
         let ended = ended?;
         let is_done = matches!(ended.code, Some(0 | NO_SESSION | NO_RECORD));
-        if is_done { Ok(()) } else { Err(format!("failed to finish detachISCSIDisk, err: {}", ended.status())) }
+        if is_done { Ok(()) } else { Err(IscsiError::Detach(ended)) }
     };
     let mut portals = target.portals.clone();
     portals.dedup();

@@ -16,15 +16,20 @@ pub(super) mod format;
 mod host;
 mod iscsi;
 
-pub(super) use fc::FcTarget;
+pub(super) use fc::{FcError, FcTarget};
+pub(super) use host::{Ended, ProgramError};
 pub(super) use iscsi::{Chap, IscsiTarget, of_persistent};
 
-use super::helper::{MOUNT, MountRequest};
+use super::block::BlockError;
+use super::helper::{MOUNT, MountError, MountRequest};
 use super::mounts;
-use crate::blocking::{MOUNTING, UNMOUNTING, blocking};
+use crate::blocking::{MOUNTING, UNMOUNTING, WorkError, blocking};
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
+use fc::FcDetachError;
+use format::FormatError;
 pub(crate) use host::Host;
+use iscsi::IscsiError;
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -35,6 +40,38 @@ const ISCSI: &str = "iscsi";
 const FC: &str = "fc";
 /// Folder of disks that pods use as devices.
 const DEVICES: &str = "volumeDevices";
+
+/// Failures of disks.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// A name that leads elsewhere.
+    #[error("invalid disk {0:?}")]
+    Name(PathBuf),
+    /// An iSCSI disk cannot be attached or detached.
+    #[error(transparent)]
+    Iscsi(#[from] IscsiError),
+    /// A Fibre Channel disk cannot be attached.
+    #[error(transparent)]
+    Fc(#[from] FcError),
+    /// A Fibre Channel disk cannot be detached.
+    #[error(transparent)]
+    FcDetach(#[from] FcDetachError),
+    /// The file system cannot be made or mounted.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The folder cannot be bound.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The device cannot be held or let go.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// Work on its folder failed.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+}
+
+/// A step that failed, and why.
+pub(super) type DiskFailure = (&'static str, Box<DiskError>);
 
 /// A disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,35 +167,36 @@ impl Disks {
     ///
     /// # Errors
     /// It cannot be attached, or not mounted: the step, and upstream's text.
-    pub(super) async fn mount(&self, uid: &str, disk: &Disk, at: &Path) -> Result<bool, (&'static str, String)> {
+    pub(super) async fn mount(&self, uid: &str, disk: &Disk, at: &Path) -> Result<bool, DiskFailure> {
         let folder = self.plugins.join(disk.target.plugin()).join(disk.target.folder());
-        self.begin(uid, disk, &folder).map_err(|error| ("MountVolume.WaitForAttach", error))?;
+        let failed = |step, error| (step, Box::new(error));
+        self.begin(uid, disk, &folder).map_err(|error| failed("MountVolume.WaitForAttach", error))?;
         let _guard = self.locks.lock(&folder).await;
         let place = folder.clone();
         let is_mounted = MOUNTING.run(move || mounts::is_mount_point(&place)).await;
-        if !is_mounted.map_err(|error| ("MountVolume.MountDevice", error))? {
+        if !is_mounted.map_err(|error| failed("MountVolume.MountDevice", error.into()))? {
             let device = self.attach(&disk.target, &folder).await;
-            let device = device.map_err(|error| ("MountVolume.WaitForAttach", error))?;
+            let device = device.map_err(|error| failed("MountVolume.WaitForAttach", error))?;
             let mounted = self.mount_device(&device, disk, &folder).await;
-            mounted.map_err(|error| ("MountVolume.MountDevice", error))?;
+            mounted.map_err(|error| failed("MountVolume.MountDevice", error))?;
         }
         let request = MountRequest::bind(&folder, disk.read_only, &disk.options);
         let bound = request.mount(&self.host.program(MOUNT), at).await;
-        bound.map_err(|error| ("MountVolume.SetUp", error))
+        bound.map_err(|error| failed("MountVolume.SetUp", error.into()))
     }
 
     /// Notes that a pod uses the disk of a folder.
-    fn begin(&self, uid: &str, disk: &Disk, folder: &Path) -> Result<(), String> {
+    fn begin(&self, uid: &str, disk: &Disk, folder: &Path) -> Result<(), DiskError> {
         self.users.lock().entry(folder.to_path_buf()).or_default().insert(uid.to_owned());
         self.names.lock().insert(folder.to_path_buf(), disk.target.unique_name());
         // A name that leads elsewhere is refused before anything is made of it.
         if !folder.starts_with(&self.plugins) || folder.components().any(|part| part.as_os_str() == "..") {
-            return Err(format!("invalid disk {:?}", disk.target.folder()));
+            return Err(DiskError::Name(disk.target.folder()));
         }
         Ok(())
     }
 
-    async fn attach(&self, target: &DiskTarget, folder: &Path) -> Result<String, String> {
+    async fn attach(&self, target: &DiskTarget, folder: &Path) -> Result<String, DiskError> {
         match target {
             DiskTarget::Iscsi(disk) => {
                 let (target, chap) = &**disk;
@@ -172,17 +210,17 @@ impl Disks {
             }
             DiskTarget::Fc(target) => {
                 let (host, target) = (self.host.clone(), target.clone());
-                MOUNTING.run(move || fc::attach(&host, &target).map_err(std::io::Error::other)).await
+                Ok(MOUNTING.run(move || Ok(fc::attach(&host, &target))).await??)
             }
         }
     }
 
-    async fn mount_device(&self, device: &str, disk: &Disk, folder: &Path) -> Result<(), String> {
+    async fn mount_device(&self, device: &str, disk: &Disk, folder: &Path) -> Result<(), DiskError> {
         let place = folder.to_path_buf();
         blocking(move || make_private(&place)).await?;
         let read_only = disk.read_only.then(|| "ro".to_owned());
         let options: BTreeSet<String> = disk.options.iter().cloned().chain(read_only).collect();
-        format::mount(&self.host, device, folder, &disk.kind, &options).await
+        Ok(format::mount(&self.host, device, folder, &disk.kind, &options).await?)
     }
 
     /// Forgets a pod, and takes disks from the node that no other uses: their names in the node's status.
@@ -210,7 +248,7 @@ impl Disks {
             match self.take_down(plugin, &folder).await {
                 Ok(true) => gone.extend(self.names.lock().remove(&folder)),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(folder = %folder.display(), error, "UnmountDevice failed"),
+                Err(error) => tracing::warn!(folder = %folder.display(), %error, "UnmountDevice failed"),
             }
         }
         gone.extend(self.forget_unmade());
@@ -238,7 +276,7 @@ impl Disks {
     }
 
     /// Unmounts and detaches a disk that no pod has mounted. Reports whether it is not on the node any more.
-    async fn take_down(&self, plugin: &str, folder: &Path) -> Result<bool, String> {
+    async fn take_down(&self, plugin: &str, folder: &Path) -> Result<bool, DiskError> {
         let (place, pods, is_device) = (folder.to_path_buf(), self.pods.clone(), self.is_of_devices(plugin, folder));
         let unmount = move || {
             if mounts::mounts_of_the_same(&place, &pods)? > 0 {
@@ -267,7 +305,8 @@ impl Disks {
             DiskTarget::Fc(target) => fc::detach(&self.host, target).await?,
         }
         let place = folder.to_path_buf();
-        blocking(move || remove(&place)).await.map(|()| true)
+        blocking(move || remove(&place)).await?;
+        Ok(true)
     }
 }
 

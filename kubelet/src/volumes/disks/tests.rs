@@ -98,7 +98,8 @@ impl Node {
     }
 
     async fn mount(&self, uid: &str, disk: &Disk) -> Result<bool, (&'static str, String)> {
-        self.disks.mount(uid, disk, &self.at(uid)).await
+        let mounted = self.disks.mount(uid, disk, &self.at(uid)).await;
+        mounted.map_err(|(step, error)| (step, error.to_string()))
     }
 }
 
@@ -360,7 +361,7 @@ async fn fibre_channel_disks_are_found_by_port_or_identifier_and_removed() {
     }
     let nothing = serde_json::from_value(json!({"name": "v", "fc": {"targetWWNs": ["a"]}})).expect("a volume");
     let text = "fc: no fc disk information found. failed to make a new mounter";
-    assert_eq!(inline_disk(&nothing), Err(text.to_owned()));
+    assert_eq!(inline_disk(&nothing).expect_err("no disk").to_string(), text);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! upstream's `expander.go`.
 
 use super::{Flex, FlexVolume, key};
-use crate::blocking::blocking;
+use crate::blocking::{WorkError, blocking};
 use crate::volumes::disks::format;
 use crate::volumes::growth::{GrowthFailure, Sizes};
 use crate::volumes::mounts;
@@ -25,24 +25,25 @@ impl Flex {
         volume: &FlexVolume,
         sizes: Sizes,
     ) -> Result<(), GrowthFailure> {
-        let failed = |message| GrowthFailure { message, is_final: true, ..GrowthFailure::default() };
+        let failed = |message: String| GrowthFailure { message, is_final: true, ..GrowthFailure::default() };
         let driver = self.drivers.get(&volume.driver).await.map_err(|error| failed(error.to_string()))?;
         let _guard = self.locks.lock(&key(volume)).await;
-        let (device, at) = (self.device_of(volume).await.map_err(failed)?, self.folder(uid, volume));
+        let device = self.device_of(volume).await.map_err(|error| failed(error.to_string()))?;
+        let at = self.folder(uid, volume);
         let (json, path) = (volume.json(BTreeMap::new()), at.display().to_string());
         let (new, old) = (sizes.new.to_string(), sizes.old.to_string());
         match driver.call("expandfs", &[&json, &device, &path, &new, &old]).await {
             Ok(_) => Ok(()),
             Err(CallFailure::NotSupported) => {
                 tracing::warn!(volume = volume.name, device, "Using default filesystem resize");
-                format::grow(&self.host, &device, &at).await.map_err(failed)
+                format::grow(&self.host, &device, &at).await.map_err(|error| failed(error.to_string()))
             }
             Err(CallFailure::Failed(error)) => Err(failed(error)),
         }
     }
 
     /// The device of a volume as its driver named it, or as the kernel has it mounted since an earlier kubelet.
-    async fn device_of(&self, volume: &FlexVolume) -> Result<String, String> {
+    async fn device_of(&self, volume: &FlexVolume) -> Result<String, WorkError> {
         let key = key(volume);
         if let Some(device) = self.devices.lock().get(&key) {
             return Ok(device.clone());

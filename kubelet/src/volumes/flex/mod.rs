@@ -10,11 +10,14 @@
 mod expand;
 mod setup;
 
-use super::disks::{Host, format};
-use super::helper::{MOUNT, MountRequest, give};
+pub(super) use setup::FlexSecretError;
+
+use super::disks::Host;
+use super::disks::format::{self, FormatError};
+use super::helper::{MOUNT, MountError, MountRequest, give};
 use super::metrics::Plugin;
 use super::mounts;
-use crate::blocking::blocking;
+use crate::blocking::{WorkError, blocking};
 use crate::csi::VolumeGroup;
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
@@ -23,7 +26,7 @@ use base64::Engine as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use parking_lot::Mutex;
 pub(super) use shared::flex::FlexVolume;
-use shared::flex::{CallFailure, DriverAnswer, Drivers, FlexDriver, escape};
+use shared::flex::{CallFailure, DriverAnswer, Drivers, FlexDriver, NoDriver, escape};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -32,6 +35,47 @@ use std::sync::Arc;
 
 /// Folders of the kubelet's own plugins in a pod's.
 const OWN: &str = "kubernetes.io~";
+
+/// Failures of FlexVolumes, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum FlexError {
+    /// No such driver.
+    #[error(transparent)]
+    NoDriver(#[from] NoDriver),
+    /// The driver's message.
+    #[error("{0}")]
+    Call(String),
+    /// The driver's message about the name of a volume.
+    #[error("GetVolumeName failed from getDeviceMountPath: {0}")]
+    Name(String),
+    /// A device cannot be mounted.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A folder cannot be bound.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// Work on a folder failed.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+}
+
+/// A volume whose driver is not there.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to get Plugin from volumeSpec for volume {volume:?} err={cause}")]
+pub struct UnknownDriver {
+    volume: String,
+    #[source]
+    cause: NoDriver,
+}
+
+/// A volume of a pod that cannot be unmounted.
+#[derive(Debug, thiserror::Error)]
+#[error("UnmountVolume.TearDown failed for volume {volume:?} : {cause}")]
+pub struct UnmountError {
+    volume: String,
+    #[source]
+    cause: Box<FlexError>,
+}
 
 /// Facts of the pod for a driver.
 fn about(pod: &Pod, secret: Option<&Secret>, group: Option<VolumeGroup>) -> BTreeMap<String, String> {
@@ -62,7 +106,7 @@ fn key(volume: &FlexVolume) -> Key {
 }
 
 /// A step that failed, and why.
-pub(super) type StepFailure = (&'static str, String);
+pub(super) type StepFailure = (&'static str, FlexError);
 
 /// FlexVolumes of one node.
 pub(super) struct Flex {
@@ -128,11 +172,9 @@ impl Flex {
     ///
     /// # Errors
     /// There is no such driver; upstream's text.
-    pub(super) async fn is_attached_first(&self, volume: &FlexVolume) -> Result<bool, String> {
+    pub(super) async fn is_attached_first(&self, volume: &FlexVolume) -> Result<bool, UnknownDriver> {
         let driver = self.drivers.get(&volume.driver).await;
-        let driver = driver.map_err(|error| {
-            format!("failed to get Plugin from volumeSpec for volume {:?} err={error}", volume.name)
-        })?;
+        let driver = driver.map_err(|cause| UnknownDriver { volume: volume.name.clone(), cause })?;
         Ok(driver.abilities.attach)
     }
 
@@ -155,8 +197,7 @@ impl Flex {
         facts: BTreeMap<String, String>,
         group: Option<VolumeGroup>,
     ) -> Result<(), StepFailure> {
-        let driver =
-            self.drivers.get(&volume.driver).await.map_err(|error| ("MountVolume.SetUp", error.to_string()))?;
+        let driver = self.drivers.get(&volume.driver).await.map_err(|error| ("MountVolume.SetUp", error.into()))?;
         let key = key(volume);
         let _guard = self.locks.lock(&key).await;
         if driver.abilities.attach {
@@ -170,22 +211,22 @@ impl Flex {
     /// Attaches a volume and mounts its device, unless that is done.
     async fn attach(&self, driver: &FlexDriver, volume: &FlexVolume, attached: &str) -> Result<(), StepFailure> {
         let (folder, json) = (self.device_folder(&key(volume)), volume.json(BTreeMap::new()));
-        let device_error = |error| ("MountVolume.MountDevice", error);
+        let device_error = |error: FlexError| ("MountVolume.MountDevice", error);
         let place = folder.clone();
-        if blocking(move || mounts::is_mount_point(&place)).await.map_err(device_error)? {
+        if blocking(move || mounts::is_mount_point(&place)).await.map_err(|error| device_error(error.into()))? {
             return Ok(());
         }
         let named = driver.call("getvolumename", &[&json]).await;
         if let Err(CallFailure::Failed(error)) = named {
-            return Err(device_error(format!("GetVolumeName failed from getDeviceMountPath: {error}")));
+            return Err(device_error(FlexError::Name(error)));
         }
         // Written down before the driver is asked: the next kubelet has to detach what may be attached.
         let place = folder.clone();
-        blocking(move || make_private(&place)).await.map_err(device_error)?;
+        blocking(move || make_private(&place)).await.map_err(|error| device_error(error.into()))?;
         let or = |answer: Result<DriverAnswer, CallFailure>, default: &str| match answer {
             Ok(answer) => Ok(answer.device),
             Err(CallFailure::NotSupported) => Ok(default.to_owned()),
-            Err(CallFailure::Failed(error)) => Err(error),
+            Err(CallFailure::Failed(error)) => Err(FlexError::Call(error)),
         };
         let mut device = attached.to_owned();
         if !self.is_managed {
@@ -202,9 +243,10 @@ impl Flex {
             Err(CallFailure::NotSupported) if device.is_empty() => Ok(()),
             Err(CallFailure::NotSupported) => {
                 let options = BTreeSet::from([if volume.read_only { "ro" } else { "rw" }.to_owned()]);
-                format::mount(&self.host, &device, &folder, &volume.kind, &options).await.map_err(device_error)
+                let mounted = format::mount(&self.host, &device, &folder, &volume.kind, &options).await;
+                mounted.map_err(|error| device_error(error.into()))
             }
-            Err(CallFailure::Failed(error)) => Err(device_error(error)),
+            Err(CallFailure::Failed(error)) => Err(device_error(FlexError::Call(error))),
         }
     }
 
@@ -215,7 +257,7 @@ impl Flex {
         folder: &Path,
         facts: BTreeMap<String, String>,
         group: Option<VolumeGroup>,
-    ) -> Result<(), String> {
+    ) -> Result<(), FlexError> {
         let place = folder.to_path_buf();
         if blocking(move || prepare(&place)).await? {
             return Ok(());
@@ -225,9 +267,9 @@ impl Flex {
             Ok(_) => Ok(()),
             Err(CallFailure::NotSupported) => {
                 let request = MountRequest::bind(&self.device_folder(&key(volume)), false, &[]);
-                request.mount(&self.host.program(MOUNT), folder).await.map(drop)
+                request.mount(&self.host.program(MOUNT), folder).await.map(drop).map_err(FlexError::from)
             }
-            Err(CallFailure::Failed(error)) => Err(error),
+            Err(CallFailure::Failed(error)) => Err(FlexError::Call(error)),
         };
         let place = folder.to_path_buf();
         if let Err(error) = mounted {
@@ -239,7 +281,7 @@ impl Flex {
             // Upstream does not fail for this.
             let given = give(&Plugin::flex(&volume.driver), place, group.into()).await;
             if let Err(error) = given {
-                tracing::warn!(volume = volume.name, error, "Failed to give the files to the pod's group");
+                tracing::warn!(volume = volume.name, %error, "Failed to give the files to the pod's group");
             }
         }
         Ok(())
@@ -260,19 +302,19 @@ impl Flex {
     ///
     /// # Errors
     /// A driver is away, or failed; what is left is tried again by the next call.
-    pub(super) async fn unmount(&self, uid: &str) -> Result<(), String> {
+    pub(super) async fn unmount(&self, uid: &str) -> Result<(), UnmountError> {
         let mut outcome = Ok(());
         for (driver, folder) in self.of_pod(uid) {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let _guard = self.locks.lock(&(driver.clone(), name.clone())).await;
-            if let Err(error) = self.tear_down(&driver, &folder).await {
-                outcome = outcome.and(Err(format!("UnmountVolume.TearDown failed for volume {name:?} : {error}")));
+            if let Err(cause) = self.tear_down(&driver, &folder).await {
+                outcome = outcome.and(Err(UnmountError { volume: name, cause: Box::new(cause) }));
             }
         }
         outcome
     }
 
-    async fn tear_down(&self, driver: &str, folder: &Path) -> Result<(), String> {
+    async fn tear_down(&self, driver: &str, folder: &Path) -> Result<(), FlexError> {
         match self.drivers.get(driver).await {
             Ok(driver) => match driver.call("unmount", &[&folder.display().to_string()]).await {
                 Ok(_) => {}
@@ -280,17 +322,17 @@ impl Flex {
                     let place = folder.to_path_buf();
                     blocking(move || mounts::unmount_all(&place)).await?;
                 }
-                Err(CallFailure::Failed(error)) => return Err(error),
+                Err(CallFailure::Failed(error)) => return Err(FlexError::Call(error)),
             },
             Err(error) => {
                 let place = folder.to_path_buf();
                 if blocking(move || mounts::is_mount_point(&place)).await? {
-                    return Err(error.to_string());
+                    return Err(error.into());
                 }
             }
         }
         let place = folder.to_path_buf();
-        blocking(move || if mounts::is_mount_point(&place)? { Ok(()) } else { remove(&place) }).await
+        Ok(blocking(move || if mounts::is_mount_point(&place)? { Ok(()) } else { remove(&place) }).await?)
     }
 
     /// Volumes whose device is on the node.
@@ -343,7 +385,7 @@ impl Flex {
             }
             match self.take_down(&key).await {
                 Ok(()) => gone.push(format!("{}/{}", key.0, key.1)),
-                Err(error) => tracing::warn!(driver = key.0, volume = key.1, error, "UnmountDevice failed"),
+                Err(error) => tracing::warn!(driver = key.0, volume = key.1, %error, "UnmountDevice failed"),
             }
         }
         gone
@@ -355,9 +397,8 @@ impl Flex {
         names(&self.pods).into_iter().any(|uid| self.pods.join(uid).join(&place).exists())
     }
 
-    async fn take_down(&self, key: &Key) -> Result<(), String> {
-        let (driver, folder): (Arc<FlexDriver>, _) =
-            (self.drivers.get(&key.0).await.map_err(|error| error.to_string())?, self.device_folder(key));
+    async fn take_down(&self, key: &Key) -> Result<(), FlexError> {
+        let (driver, folder): (Arc<FlexDriver>, _) = (self.drivers.get(&key.0).await?, self.device_folder(key));
         let place = folder.clone();
         if blocking(move || mounts::is_mount_point(&place)).await? {
             match driver.call("unmountdevice", &[&folder.display().to_string()]).await {
@@ -366,17 +407,17 @@ impl Flex {
                     let place = folder.clone();
                     blocking(move || mounts::unmount_all(&place)).await?;
                 }
-                Err(CallFailure::Failed(error)) => return Err(error),
+                Err(CallFailure::Failed(error)) => return Err(FlexError::Call(error)),
             }
         }
         if !self.is_managed {
             match driver.call("detach", &[&key.1, &self.node]).await {
                 Ok(_) | Err(CallFailure::NotSupported) => {}
-                Err(CallFailure::Failed(error)) => return Err(error),
+                Err(CallFailure::Failed(error)) => return Err(FlexError::Call(error)),
             }
         }
         self.devices.lock().remove(key);
-        blocking(move || remove(&folder)).await
+        Ok(blocking(move || remove(&folder)).await?)
     }
 }
 

@@ -1,12 +1,34 @@
 //! FlexVolumes as pods get them.
 
 use super::{FlexVolume, about};
+use crate::objects::ObjectError;
 use crate::pods;
+use crate::volumes::error::SetUpError;
 use crate::volumes::setup::{Inner, SET_UP, driver_group, ready};
 use crate::volumes::{MountedVolume, VolumeError};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+
+/// A secret that a driver is not given.
+#[derive(Debug, thiserror::Error)]
+#[error("couldn't get secret {namespace}/{name} err: {cause}")]
+pub struct FlexSecretError {
+    namespace: String,
+    name: String,
+    #[source]
+    cause: FlexSecretProblem,
+}
+
+/// Reasons why a driver is not given a secret.
+#[derive(Debug, thiserror::Error)]
+enum FlexSecretProblem {
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// Another type than this one.
+    #[error("cannot get secret of type {0}")]
+    Type(String),
+}
 
 impl Inner {
     /// Mounts a FlexVolume for the pod. The wait for the controller manager is given up when the pod goes.
@@ -16,14 +38,13 @@ impl Inner {
         volume: &FlexVolume,
         gone: &CancellationToken,
     ) -> Result<MountedVolume, VolumeError> {
-        let unknown = |message| VolumeError::Unknown { volume: volume.name.clone(), message };
-        let failed = |(step, message)| VolumeError::SetUp { step, volume: volume.name.clone(), message };
+        let failed = |step, cause: SetUpError| VolumeError::set_up(step, &volume.name, cause);
         let (uid, unique) = (pods::uid(pod), volume.unique_name());
-        if self.flex.is_attached_first(volume).await.map_err(unknown)? {
-            let waiting = |message| failed(("MountVolume.WaitForAttach", message));
+        if self.flex.is_attached_first(volume).await.map_err(|error| VolumeError::unknown(&volume.name, error))? {
+            let waiting = |cause| failed("MountVolume.WaitForAttach", cause);
             tokio::select! {
-                attached = self.csi.wait_for_controller(uid, &unique) => attached.map_err(waiting)?,
-                () = gone.cancelled() => return Err(waiting("the pod's volumes are being taken down".to_owned())),
+                attached = self.csi.wait_for_controller(uid, &unique) => attached.map_err(|error| waiting(error.into()))?,
+                () = gone.cancelled() => return Err(waiting(SetUpError::Gone)),
             }
             self.csi.hold(&unique);
         }
@@ -31,23 +52,23 @@ impl Inner {
         let attached =
             node.iter().flat_map(|node| node.status.iter()).flat_map(|status| status.volumes_attached.iter());
         let device = attached.flatten().find(|found| found.name == unique).map(|found| found.device_path.clone());
-        let secret = self.flex_secret(pod, volume).await.map_err(|message| failed((SET_UP, message)))?;
+        let secret = self.flex_secret(pod, volume).await.map_err(|error| failed(SET_UP, error.into()))?;
         let group = driver_group(pod);
         let facts = about(pod, secret.as_deref(), group);
         let mounted = self.flex.mount(uid, volume, device.as_deref().unwrap_or_default(), facts, group).await;
-        mounted.map_err(failed)?;
+        mounted.map_err(|(step, error)| failed(step, error.into()))?;
         let (selinux_relabel, _) = self.flex.abilities(volume).await;
         Ok(MountedVolume { selinux_relabel, ..ready(self.flex.folder(uid, volume), volume.read_only) })
     }
 
     /// The secret that a FlexVolume's driver is given; it has to be of the driver's type.
-    async fn flex_secret(&self, pod: &Pod, volume: &FlexVolume) -> Result<Option<Arc<Secret>>, String> {
+    async fn flex_secret(&self, pod: &Pod, volume: &FlexVolume) -> Result<Option<Arc<Secret>>, FlexSecretError> {
         let Some((namespace, name)) = &volume.secret else { return Ok(None) };
         let namespace = if namespace.is_empty() { pods::namespace(pod) } else { namespace.as_str() };
-        let failed = |error: String| format!("couldn't get secret {namespace}/{name} err: {error}");
-        let found = self.objects.secret(namespace, name).await.map_err(|error| failed(error.to_string()))?;
+        let failed = |cause| FlexSecretError { namespace: namespace.to_owned(), name: name.clone(), cause };
+        let found = self.objects.secret(namespace, name).await.map_err(|error| failed(error.into()))?;
         if found.type_.as_deref() != Some(volume.driver.as_str()) {
-            return Err(failed(format!("cannot get secret of type {}", volume.driver)));
+            return Err(failed(FlexSecretProblem::Type(volume.driver.clone())));
         }
         Ok(Some(found))
     }

@@ -214,7 +214,8 @@ async fn claims_tell_how_far_a_volume_has_grown_and_recover() {
         let claim = serde_json::from_value(stored.0.lock().clone()).expect("a claim");
         let request =
             GrowthRequest { pod: &pod, claim: &claim, volume: "v", unique: "vendor/disk/v", size, is_read_only: false };
-        grower.grow(request, async |sizes| node.flex.expand("u", &volume(json!({})), sizes).await).await
+        let grown = grower.grow(request, async |sizes| node.flex.expand("u", &volume(json!({})), sizes).await).await;
+        grown.map_err(|error| error.to_string())
     };
     let text = "expandfs command failed, status: Failure, reason: no room";
     assert_eq!(grow("2Gi").await, Err(text.to_owned()));
@@ -245,7 +246,8 @@ async fn failures_are_told_and_leave_nothing_behind() {
     {
         let node = Node::new(false, &[(command, failure)]);
         let text = format!("{command} command failed, status: Failure, reason: no disk");
-        assert_eq!(node.mount("u").await, Err((step, text)));
+        let failed = node.mount("u").await.map_err(|(step, error)| (step, error.to_string()));
+        assert_eq!(failed, Err((step, text)));
         fs::create_dir_all(node.flex.pods.join("u")).expect("the pod's folder");
         assert_eq!(node.unmount("u").await, ["vendor/disk/v"], "{command}");
         assert_eq!(node.calls().last().map(String::as_str), Some("detach v n"), "{command}");
@@ -259,7 +261,7 @@ async fn failures_are_told_and_leave_nothing_behind() {
     let mut other = volume(json!({}));
     other.driver = "vendor/other".to_owned();
     let text = "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin matched";
-    assert_eq!(node.flex.is_attached_first(&other).await, Err(text.to_owned()));
+    assert_eq!(node.flex.is_attached_first(&other).await.expect_err("no driver").to_string(), text);
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ impl Node {
             asked = Some(sizes);
             answer
         });
-        (outcome.await, asked)
+        (outcome.await.map_err(|error| error.to_string()), asked)
     }
 
     async fn grow(&self, answer: Result<(), GrowthFailure>) -> (Result<(), String>, Option<Sizes>) {

@@ -3,6 +3,7 @@
 use crate::cpus::{CpuConfig, Cpus};
 use crate::cri::v1::{self, ContainerState, PodSandboxState};
 use crate::cri::{CriError, Exec, ExecOutput, Runtime, labels};
+use crate::csi::AttachError;
 use crate::devices::Devices;
 use crate::events::LogSink;
 use crate::facts::PodFacts;
@@ -15,6 +16,7 @@ use crate::resource_claims::ResourceClaims;
 use crate::resources::{self, NoCgroups};
 use crate::settings::Settings;
 use crate::topology::{NumaNodes, TopologyConfig, TopologyManager};
+use crate::volumes::error::TearDownError;
 use crate::volumes::{MountedVolume, VolumeError, Volumes};
 use crate::workers::container::tests::settings;
 use crate::workers::context::{NoServices, NodeState, StatusSink, WorkerContext};
@@ -244,7 +246,10 @@ struct FakeVolumes {
 impl Volumes for FakeVolumes {
     async fn mount(&self, _: &Pod, _: &PodFacts) -> Result<BTreeMap<String, MountedVolume>, VolumeError> {
         if self.is_full {
-            return Err(VolumeError::Exhausted { volume: "v".to_owned(), message: "no room".to_owned() });
+            return Err(VolumeError::Exhausted {
+                volume: "v".to_owned(),
+                cause: AttachError::Driver("no room".to_owned()),
+            });
         }
         Ok(BTreeMap::new())
     }
@@ -268,7 +273,7 @@ impl Volumes for FakeVolumes {
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
         self.log.add(format!("unmount {pod_uid}"));
         let permit = self.unmounts.acquire().await;
-        permit.map(|permit| permit.forget()).map_err(|error| VolumeError::TearDown(error.to_string()))
+        permit.map(|permit| permit.forget()).map_err(|_| TearDownError::Gone.into())
     }
     fn pods_on_disk(&self) -> Vec<String> {
         Vec::new()

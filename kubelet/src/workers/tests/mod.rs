@@ -243,7 +243,7 @@ async fn a_pod_with_users_of_its_own_gets_no_sandbox_from_a_runtime_without_them
     own.spec.get_or_insert_default().host_users = Some(false);
     let refused = start::sandbox(&node.cx, &own, 0).await;
     let text = "can't set `spec.hostUsers: false`, runtime does not support user namespaces";
-    assert_eq!(refused, Err(text.to_owned()));
+    assert_eq!(refused.expect_err("refused").to_string(), text);
     assert!(!root.path().join("pods/u/userns").exists());
     start::sandbox(&node.cx, &pod(None), 0).await.expect_err("the runtime makes none in tests");
     timely("the sandbox of another", node.log.until("run with 0 ids of its own")).await;
