@@ -114,8 +114,8 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::csi::v1::NodeGetInfoRequest;
-    use crate::csi::v1::node_client::NodeClient;
+    use crate::volumes::csi::v1::NodeGetInfoRequest;
+    use crate::volumes::csi::v1::node_client::NodeClient;
     use futures::StreamExt as _;
     use http_body_util::StreamBody;
     use std::convert::Infallible;

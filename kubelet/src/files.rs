@@ -1,6 +1,5 @@
 //! Files and folders below the root directory.
 
-use crate::settings::PRIVATE_FOLDER;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -8,6 +7,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use tokio::io::unix::AsyncFd;
+
+/// Mode of the root folder and of pods' folders, as upstream makes them.
+pub(crate) const PRIVATE_FOLDER: u32 = 0o750;
 
 /// Registers a file, which must not block, so that it can be waited for.
 #[allow(unsafe_code, reason = "the descriptor's registration is an unsafe call")]

@@ -2,17 +2,20 @@
 
 #![warn(missing_docs, unreachable_pub)]
 
+pub mod annotations;
 pub mod api;
+pub mod backoff;
 mod blocking;
 mod bounded;
 mod calls;
 pub mod certs;
 pub mod config;
+mod cpu_set;
 pub mod cpus;
 pub mod cri;
-pub mod csi;
 mod dbus;
 pub mod devices;
+mod disk;
 pub mod env;
 pub mod events;
 pub mod eviction;
@@ -32,13 +35,16 @@ pub mod plugins;
 pub mod pod_certificates;
 pub mod pod_resources;
 pub mod pods;
+pub mod pressure;
 pub mod probes;
+mod reasons;
 pub mod resource_claims;
 pub mod resource_health;
 pub mod resources;
 mod run;
 pub mod server;
 pub mod settings;
+pub mod source_set;
 pub mod sources;
 pub mod stats;
 pub mod status;

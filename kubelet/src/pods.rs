@@ -1,6 +1,6 @@
 //! Short questions about pod objects.
 
-use crate::sources::annotations;
+use crate::annotations;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use shared::types::is_sidecar;

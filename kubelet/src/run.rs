@@ -9,7 +9,6 @@ use crate::api::{ApiEvents, ApiObjects, ChangeDetection, InformedServices, slim_
 use crate::certs::MoreClients;
 use crate::config::{self, Config, KubeletConfiguration};
 use crate::cri;
-use crate::csi::{self, Drivers};
 use crate::devices::{self, DeviceHandler, Devices};
 use crate::events::{EventSink, EventType, LogSink};
 use crate::eviction;
@@ -41,6 +40,7 @@ use crate::stats::Stats;
 use crate::status::writer::Writer;
 use crate::userns::{self, UserNamespaces};
 use crate::volumes;
+use crate::volumes::csi::{self, Drivers};
 use crate::workers::context::{NoServices, NodeState, ServiceLister, WorkerContext};
 use crate::workers::manager::Manager;
 use anyhow::{Context as _, bail};

@@ -1,5 +1,6 @@
 //! The kubelet's settings after flags and the configuration file are merged: what the rooms need of them.
 
+use crate::files::PRIVATE_FOLDER;
 use crate::images::Pulls;
 use crate::resources::ResourceConfig;
 use crate::sources::manifest::Owner;
@@ -10,9 +11,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Mode of the root folder and of pods' folders, as upstream makes them.
-pub const PRIVATE_FOLDER: u32 = 0o750;
 
 /// Folder of checkpoints of containers below the root directory.
 pub const CHECKPOINTS: &str = "checkpoints";

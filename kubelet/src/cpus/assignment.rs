@@ -2,7 +2,7 @@
 
 use super::error::TakeError;
 use super::machine::{CpuPlace, Topology};
-use super::set::CpuSet;
+use crate::cpu_set::CpuSet;
 use std::collections::BTreeMap;
 
 /// A level of places.

@@ -7,7 +7,7 @@
 use super::assignment::{self, Level, Packing};
 use super::error::TakeError;
 use super::machine::Topology;
-use super::set::CpuSet;
+use crate::cpu_set::CpuSet;
 use crate::topology::combinations;
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Reasons why processors cannot be managed as configured, in upstream's words.
 
-use super::set::CpuSet;
+use crate::cpu_set::{CpuSet, InvalidSet};
 use shared::flags::NumberError;
 use std::io;
 use std::path::PathBuf;
@@ -175,8 +175,3 @@ pub(super) enum TakeError {
     #[error("accounting error, not enough CPUs allocated, remaining: {0}")]
     Accounting(usize),
 }
-
-/// Text that is no set of processors.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid set of processors {0:?}")]
-pub struct InvalidSet(pub(super) String);

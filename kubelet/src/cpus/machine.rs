@@ -2,7 +2,7 @@
 //! Answers for upstream's `pkg/kubelet/cm/cpumanager/topology`.
 
 use super::assignment::Level;
-use super::set::CpuSet;
+use crate::cpu_set::CpuSet;
 use crate::topology::machine::node_folders;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -10,11 +10,10 @@ mod error;
 mod machine;
 mod options;
 mod policy;
-mod set;
 mod state;
 
+pub use crate::cpu_set::CpuSet;
 pub use error::CpuError;
-pub use set::CpuSet;
 
 use crate::cri::{Runtime, labels, v1};
 use crate::pods;

@@ -1,7 +1,7 @@
 //! Processors that containers have to themselves, and their checkpoint in upstream's form, `cpu_manager_state`.
 
 use super::error::CheckpointError;
-use super::set::CpuSet;
+use crate::cpu_set::CpuSet;
 use crate::files;
 use serde::{Deserialize, Serialize};
 use shared::fnv::Fnv32;

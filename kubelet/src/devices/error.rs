@@ -1,5 +1,6 @@
 //! Reasons why a container has no devices, in upstream's words.
 
+use super::v1beta1::VERSION;
 use crate::plugins::call_error;
 use tonic::Status;
 
@@ -60,7 +61,7 @@ pub enum DeviceError {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PluginError {
     /// Other versions than the kubelet's: these.
-    #[error("manager version, {}, is not among plugin supported versions {:?}", super::VERSION, .0)]
+    #[error("manager version, {}, is not among plugin supported versions {:?}", VERSION, .0)]
     Versions(Vec<String>),
     /// A resource of a name that no extended resource has.
     #[error("invalid name of device plugin socket: the ResourceName {0:?} is invalid")]

@@ -10,6 +10,7 @@ mod error;
 mod plugin;
 mod registration;
 mod state;
+pub mod v1beta1;
 
 pub use error::DeviceError;
 pub use state::Count;
@@ -31,26 +32,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use v1beta1::ContainerAllocateResponse;
-
-/// The interface's messages.
-pub mod v1beta1 {
-    #![allow(
-        clippy::allow_attributes_without_reason,
-        clippy::pedantic,
-        clippy::all,
-        missing_docs,
-        reason = "generated from the device plugins' API"
-    )]
-    tonic::include_proto!("v1beta1");
-}
+use v1beta1::{ContainerAllocateResponse, VERSION};
 
 /// Type that device plugins register as.
 pub const KIND: &str = "DevicePlugin";
 /// Folder of sockets and of the checkpoint, below the root directory.
 pub const FOLDER: &str = "device-plugins";
-/// Version of the interface.
-const VERSION: &str = "v1beta1";
 /// Upstream's `endpointStopGracePeriod`: a plugin that is away for longer has no devices.
 const GRACE: Duration = Duration::from_secs(5 * 60);
 

@@ -1,8 +1,8 @@
 //! The socket that device plugins register on: `device-plugins/kubelet.sock`. Plugins see that a kubelet is new by it.
 
+use super::Devices;
 use super::v1beta1::registration_server::{Registration, RegistrationServer};
-use super::v1beta1::{Empty, RegisterRequest};
-use super::{Devices, VERSION};
+use super::v1beta1::{Empty, RegisterRequest, VERSION};
 use crate::plugins;
 use shared::types::is_extended_resource;
 use std::fs;

@@ -2,7 +2,7 @@
 //! Answers for `thresholdsFirstObservedAt`, `thresholdsMetGracePeriod` and `nodeConditionsObservedSince`.
 
 use super::signals::{Observed, Signal, Threshold};
-use crate::node::conditions::Pressure;
+use crate::pressure::Pressure;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 

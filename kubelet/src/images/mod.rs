@@ -16,13 +16,12 @@ use pace::Pace;
 use provider::Providers;
 use pulled::{ImageAccess, PulledImages};
 
+use crate::backoff::Backoff;
 use crate::cri::{CriError, Runtime, v1};
 use crate::events::{EventSink, EventType};
 use crate::objects::ObjectSource;
 use crate::pods;
 use crate::sources::manifest::default_pull_policy;
-use crate::workers::backoff::Backoff;
-use crate::workers::security::ImageUser;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
@@ -31,6 +30,15 @@ use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 use tokio::sync::{AcquireError, Semaphore};
+
+/// The user an image runs as by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageUser {
+    /// Numeric user, if the image names one.
+    pub uid: Option<i64>,
+    /// User name, if the image names one.
+    pub name: String,
+}
 
 /// Reason and message of a container that waits for its image: `waiting.reason` and `waiting.message`.
 pub type Wait = (String, String);

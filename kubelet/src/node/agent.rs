@@ -2,13 +2,14 @@
 //! Answers for upstream's `kubelet_node_status.go` (`registerWithAPIServer`, `tryUpdateNodeStatus`) and
 //! `updateRuntimeUp`.
 
-use super::conditions::{self, Inputs, Pressure, RuntimeState};
+use super::conditions::{self, Inputs, RuntimeState};
 use super::object::{self, NodeIdentity, Runtime};
 use crate::calls::{ApiError, timely};
 use crate::cri::v1::{RuntimeHandler, RuntimeHandlerFeatures};
 use crate::events::EventType;
 use crate::metrics::node_start::{self, NodeEvent};
 use crate::pleg::Health;
+use crate::pressure::Pressure;
 use crate::stats::machine;
 use crate::status::patch::{List, diff};
 use crate::workers::context::{NodeState, WorkerContext};

@@ -1,21 +1,11 @@
 //! Node conditions with upstream's reasons and messages. Pure.
 
 use crate::cri::v1;
+use crate::pressure::Pressure;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use shared::status::field::aggregate;
-
-/// Resources that run short on the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pressure {
-    /// `MemoryPressure`.
-    pub memory: bool,
-    /// `DiskPressure`.
-    pub disk: bool,
-    /// `PIDPressure`.
-    pub pid: bool,
-}
 
 /// Conditions that the runtime reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -24,8 +24,6 @@ const GRANT_PAUSES: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400), Duration::from_millis(800)];
 /// Time for the last statuses to get to the API server, which may be going down as well.
 const TELLING: Duration = Duration::from_secs(2);
-/// Reason of pods that end.
-pub const REASON: &str = "Terminated";
 /// Message of pods that end.
 pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 

@@ -2,11 +2,12 @@
 
 use super::agent::Agent;
 use super::logind::SystemLogind;
-use super::shutdown::{self, MESSAGE, Pods, REASON};
+use super::shutdown::{self, MESSAGE, Pods};
 use super::shutdown_times::ShutdownTimes;
 use crate::config::Config;
 use crate::events::EventType;
 use crate::pods;
+use crate::reasons;
 use crate::status::writer::Writer;
 use crate::workers::manager::Manager;
 use async_trait::async_trait;
@@ -47,7 +48,7 @@ impl Pods for NodePods {
     }
 
     fn end(&self, pod: &Pod, grace: i64) {
-        self.manager.fail(pods::uid(pod), REASON, MESSAGE, Some(grace));
+        self.manager.fail(pods::uid(pod), reasons::SHUTDOWN, MESSAGE, Some(grace));
     }
 
     async fn ended(&self, pods: &[Arc<Pod>]) {

@@ -149,7 +149,7 @@ async fn remove(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) {
             tracing::warn!(id, %error, "Could not remove dead sandbox");
         }
     }
-    super::logs::unlink_dangling(&cx.settings.container_logs_dir);
+    crate::workers::container::unlink_dangling(&cx.settings.container_logs_dir);
 }
 
 /// Stops and removes pods in the runtime that no source wants. Only called once every source was heard. The runtime is only

@@ -34,17 +34,6 @@ pub fn remove(log: &Path) {
     let _ = std::fs::remove_file(log);
 }
 
-/// Removes symlinks whose log is gone.
-pub fn unlink_dangling(dir: &Path) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
-    for path in entries.flatten().map(|e| e.path()) {
-        let link = std::fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_symlink());
-        if link && !path.exists() {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 fn compress(path: &Path) -> std::io::Result<()> {
     let target = PathBuf::from(format!("{}.gz", path.display()));
     let temporary = PathBuf::from(format!("{}.tmp", path.display()));

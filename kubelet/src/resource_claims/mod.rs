@@ -9,6 +9,8 @@ mod error;
 mod health;
 mod plugin;
 mod state;
+pub mod v1;
+pub mod v1alpha1;
 
 pub use error::{ClaimError, ClaimFailure, ResourceClaimError};
 pub use state::Device;
@@ -35,25 +37,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
-
-/// The interface's messages.
-pub mod v1 {
-    #![allow(
-        clippy::allow_attributes_without_reason,
-        clippy::pedantic,
-        clippy::all,
-        missing_docs,
-        reason = "generated from the API of DRA drivers"
-    )]
-    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
-}
-
-/// Messages of the interface to devices' health.
-pub mod v1alpha1 {
-    #![allow(clippy::all, clippy::pedantic, missing_docs, reason = "generated from the API of DRA drivers")]
-    #![allow(clippy::allow_attributes_without_reason, reason = "generated from the API of DRA drivers")]
-    tonic::include_proto!("v1alpha1");
-}
 
 /// Type that drivers register as.
 pub const KIND: &str = "DRAPlugin";

@@ -3,7 +3,7 @@
 
 use super::CgroupVersion;
 use super::systemd::Property;
-use crate::cpus::CpuSet;
+use crate::cpu_set::CpuSet;
 use std::collections::BTreeMap;
 
 /// systemd keeps quotas in hundredths of a processor: 10 ms of a second.

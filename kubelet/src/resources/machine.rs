@@ -3,7 +3,7 @@
 //! `node_container_manager_linux.go`.
 
 use super::{CgroupVersion, MachineInfo, ResourceConfig};
-use crate::cpus::CpuSet;
+use crate::cpu_set::CpuSet;
 use crate::topology::machine::hugepages;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proto::quantity::{Format, Quantity as Amount};

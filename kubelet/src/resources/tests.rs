@@ -1,5 +1,8 @@
 use super::*;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 fn pod(containers: serde_json::Value) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u1"}, "spec": {"containers": containers}}))

@@ -1,5 +1,6 @@
 //! Usage of the machine, from `/proc` and the file systems.
 
+pub use crate::disk::{Disk, disk};
 use std::fs;
 use std::path::Path;
 
@@ -28,19 +29,6 @@ impl Memory {
     pub fn available(&self) -> u64 {
         self.total.saturating_sub(self.working_set)
     }
-}
-
-/// A file system's size and what is left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Disk {
-    /// Bytes.
-    pub capacity: u64,
-    /// Bytes that users may still write.
-    pub available: u64,
-    /// Inodes.
-    pub inodes: u64,
-    /// Inodes left.
-    pub inodes_free: u64,
 }
 
 /// Counters of an interface: bytes, packets, errors and drops received, then sent.
@@ -196,18 +184,6 @@ fn parse_cpu(text: &str) -> u64 {
     let busy: u64 =
         fields.iter().take(8).enumerate().filter(|(index, _)| !matches!(index, 3 | 4)).map(|(_, ticks)| ticks).sum();
     busy * TICK_NS
-}
-
-/// The file system that holds a path.
-pub fn disk(path: &Path) -> Option<Disk> {
-    let stat = nix::sys::statvfs::statvfs(path).ok()?;
-    let block = stat.fragment_size();
-    Some(Disk {
-        capacity: stat.blocks() * block,
-        available: stat.blocks_available() * block,
-        inodes: stat.files(),
-        inodes_free: stat.files_free(),
-    })
 }
 
 /// The most processes there can be, and how many there are.

@@ -4,12 +4,12 @@
 //! One entry a pod; a pod whose entry is newer than what the API server has is written as soon as there is a free
 //! hand, retried with back-off. Statuses of static pods go to their mirror pods.
 
-use super::conditions::TRANSIENT;
 use super::patch::{List, diff};
 use crate::calls::{ApiError, timely};
 use crate::pods;
 use crate::workers::context::StatusSink;
 use crate::workers::manager::Manager;
+use crate::workers::status::conditions::TRANSIENT;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use parking_lot::Mutex;

@@ -3,9 +3,9 @@
 use super::disks::{Chap, Disk, DiskTarget, FcError, FcTarget, IscsiTarget, of_persistent};
 use super::flex::FlexVolume;
 use super::metrics::Plugin;
-use crate::csi;
 use crate::objects::{ObjectError, ObjectSource};
 use crate::pods;
+use crate::volumes::csi;
 use k8s_openapi::api::core::v1::{
     HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume, VolumeNodeAffinity,
 };

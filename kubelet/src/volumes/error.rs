@@ -9,8 +9,8 @@ use super::growth::GrowthError;
 use super::helper::MountError;
 use super::mounts;
 use crate::blocking::WorkError;
-use crate::csi::{AttachError, CsiError, MigrationError, UnpublishError};
 use crate::objects::ObjectError;
+use crate::volumes::csi::{AttachError, CsiError, MigrationError, UnpublishError};
 use tokio::task::JoinError;
 
 /// Reasons why a volume could not be made ready. Retried by the worker; the text goes into a `FailedMount` event.

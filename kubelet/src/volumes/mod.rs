@@ -9,6 +9,7 @@
 pub(crate) mod block;
 mod claims;
 mod content;
+pub mod csi;
 mod disks;
 mod empty_dir;
 pub(crate) mod error;
@@ -19,6 +20,7 @@ mod hostpath;
 mod manager;
 mod measure;
 pub(crate) mod metrics;
+mod mounted;
 pub(crate) mod mounts;
 mod refresh;
 mod setup;
@@ -29,6 +31,7 @@ mod writer;
 
 pub use error::VolumeError;
 pub use manager::Manager;
+pub use mounted::MountedVolume;
 pub use usage::{Usage, VolumeUsage};
 
 use crate::facts::PodFacts;
@@ -37,21 +40,6 @@ use k8s_openapi::api::core::v1::{Node, Pod, VolumeMount};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// A volume that is ready to be bound into containers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountedVolume {
-    /// Path of the content on the host.
-    pub host_path: PathBuf,
-    /// The volume itself is read-only (config map, secret, downward API, projected): mounts are, too.
-    pub read_only: bool,
-    /// The runtime shall relabel it for SELinux.
-    pub selinux_relabel: bool,
-    /// A single file rather than a directory (hostPath `File`, `Socket`, devices).
-    pub is_file: bool,
-    /// A block device, for `volumeDevices`: the path is its node, or a link to it.
-    pub is_block: bool,
-}
 
 /// The volume room's door; the worker driver calls it from many tasks at once.
 #[async_trait]

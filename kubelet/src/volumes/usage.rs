@@ -1,7 +1,7 @@
 //! Use of volumes: bytes and files, as `/stats/summary` and the metrics tell them. Upstream's `volume_stat_calculator.go`.
 
-use crate::csi::v1::{NodeGetVolumeStatsResponse, volume_usage::Unit};
 use crate::trees;
+use crate::volumes::csi::v1::{NodeGetVolumeStatsResponse, volume_usage::Unit};
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Seek as _, SeekFrom};
@@ -42,7 +42,7 @@ pub struct VolumeUsage {
 impl Usage {
     /// The file system below a path.
     pub(super) fn of_file_system(path: &Path) -> Option<Self> {
-        let disk = crate::stats::machine::disk(path)?;
+        let disk = crate::disk::disk(path)?;
         Some(Self {
             available: Some(disk.available),
             capacity: Some(disk.capacity),
@@ -135,7 +135,7 @@ impl KnownUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::csi::v1::{VolumeCondition, VolumeUsage as Part};
+    use crate::volumes::csi::v1::{VolumeCondition, VolumeUsage as Part};
 
     #[test]
     fn drivers_answers_are_read_by_unit() {

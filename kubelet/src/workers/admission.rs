@@ -2,8 +2,8 @@
 //! Answers for upstream's `pkg/kubelet/lifecycle/predicate.go` and the eviction manager's admission.
 
 use super::{app_armor, resize, sysctls};
-use crate::node::conditions::Pressure;
 use crate::pods;
+use crate::pressure::Pressure;
 use crate::resources::{Amounts, QosClass, qos_class};
 use crate::settings::ExclusiveResources;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};

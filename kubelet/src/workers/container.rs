@@ -4,17 +4,19 @@
 use super::error::{BlockDeviceError, ContainerConfigError, ReadOnlyError};
 use super::plan::container_hash;
 use super::sandbox::{pod_labels, seccomp_root};
-use super::security::{self, ImageUser};
+use super::security;
 use crate::cpus::CpuSet;
 use crate::cri::{labels, v1};
 use crate::devices::v1beta1::{self as plugin, ContainerAllocateResponse};
 use crate::env::expand_all;
+use crate::images::ImageUser;
 use crate::pods;
 use crate::resources::{MachineInfo, container_resources};
 use crate::settings::Settings;
 use crate::volumes::MountedVolume;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Parts that the driver prepared for a container.
 #[derive(Clone, Debug, Default)]
@@ -223,6 +225,17 @@ pub fn log_symlink(pod: &Pod, container: &str, id: &str) -> String {
     let mut name = format!("{}_{}_{container}-{id}", pods::name(pod), pods::namespace(pod));
     name.truncate(251);
     format!("{name}.log")
+}
+
+/// Removes symlinks of [`log_symlink`] whose log is gone.
+pub fn unlink_dangling(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for path in entries.flatten().map(|e| e.path()) {
+        let link = std::fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_symlink());
+        if link && !path.exists() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Resolves `recursiveReadOnly` of a mount: true where all mounts below it are read-only, too; upstream's error where that

@@ -69,7 +69,7 @@ pub struct NodeState {
     /// The runtime handlers, with whether they have user namespaces.
     pub user_namespaces: userns::Handlers,
     /// Resources that run short.
-    pub pressure: crate::node::conditions::Pressure,
+    pub pressure: crate::pressure::Pressure,
     /// The machine is about to go down.
     pub going_down: bool,
     /// The node as the API server has it, once it is known.

@@ -117,7 +117,7 @@ impl Worker {
             }
         }
         let links = settings.container_logs_dir.clone();
-        let _ = tokio::task::spawn_blocking(move || crate::pleg::logs::unlink_dangling(&links)).await;
+        let _ = tokio::task::spawn_blocking(move || super::container::unlink_dangling(&links)).await;
         self.cx.statuses.forget(uid);
     }
 }

@@ -12,7 +12,8 @@ use super::worker::{RETRY, Worker};
 use crate::events::EventType;
 use crate::metrics::resizes::{self, RetryTrigger};
 use crate::pods;
-use crate::sources::{Source, SourceSet};
+use crate::reasons;
+use crate::source_set::{Source, SourceSet};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
 use shared::run::contained_async;
@@ -251,9 +252,9 @@ impl Manager {
         let names: Vec<String> = victims.iter().map(|victim| pods::describe(victim)).collect();
         tracing::info!(pod = %pods::describe(pod), victims = names.join(", "), "Attempting to evict pods in order to free up resources");
         for victim in victims {
-            self.cx.events.pod(victim, "", EventType::Warning, preemption::REASON, preemption::MESSAGE);
+            self.cx.events.pod(victim, "", EventType::Warning, reasons::PREEMPTED, preemption::MESSAGE);
             if let Some(mailbox) = inner.workers.get(pods::uid(victim)) {
-                mailbox.fail(preemption::REASON, preemption::MESSAGE, None);
+                mailbox.fail(reasons::PREEMPTED, preemption::MESSAGE, None);
             }
             crate::metrics::preempted(resource);
         }

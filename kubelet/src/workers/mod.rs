@@ -7,7 +7,6 @@
 pub mod admission;
 mod allocation;
 pub mod app_armor;
-pub mod backoff;
 pub mod container;
 pub mod context;
 pub mod dns;
@@ -25,6 +24,7 @@ mod resizing;
 pub mod sandbox;
 pub mod security;
 pub mod start;
+pub mod status;
 mod sysctls;
 pub mod termination;
 mod volumes;

@@ -14,8 +14,6 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(10);
 /// Reason and message of the event of a pod that was not gone in its time (upstream's `killPodNow`).
 pub const EXCEEDED: (&str, &str) =
     ("ExceededGracePeriod", "Container runtime did not kill the pod within specified grace period.");
-/// Reason of pods that go.
-pub const REASON: &str = "Preempting";
 /// Message of pods that go.
 pub const MESSAGE: &str = "Preempted in order to admit critical pod";
 

@@ -2,6 +2,7 @@
 //! Answers for upstream's `security_context.go` of kuberuntime and `pkg/securitycontext`.
 
 use crate::cri::v1;
+use crate::images::ImageUser;
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
 };
@@ -124,15 +125,6 @@ pub fn sandbox(pod: &Pod, users: Option<v1::UserNamespace>, of_volumes: &[i64]) 
         selinux_options: context.and_then(|c| c.se_linux_options.as_ref()).map(selinux),
         ..v1::LinuxSandboxSecurityContext::default()
     }
-}
-
-/// The user an image runs as by default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImageUser {
-    /// Numeric user, if the image names one.
-    pub uid: Option<i64>,
-    /// User name, if the image names one.
-    pub name: String,
 }
 
 /// A container that must not run as root, and might; upstream's text.

@@ -2,7 +2,6 @@
 //! Answers for upstream's `pod_workers.go` (`podWorkerLoop`), `SyncPod` and the active deadline handler
 //! (`pastActiveDeadline`).
 
-use super::backoff::Backoff;
 use super::context::WorkerContext;
 use super::kill::{self, HooksRun};
 use super::mailbox::{KnownPod, Lifecycle, Mailbox};
@@ -10,13 +9,14 @@ use super::observed::{Observed, Observer, State};
 use super::plan::{self, ContainerKind, ProbeResults, Step};
 use super::resizing::Resources;
 use super::start::{self, Start};
+use super::status::generate::rejected;
 use super::volumes::{Mounted, NO_VOLUMES, Volumes};
+use crate::backoff::Backoff;
 use crate::events::{EventType, field_path};
 use crate::images::Wait;
 use crate::metrics;
 use crate::pods;
 use crate::probes::{ProbeKind, ProbeResult};
-use crate::status::generate::rejected;
 use crate::topology::{HintProvider, Refusal};
 use crate::volumes::VolumeError;
 use jiff::{SignedDuration, Timestamp};
@@ -93,7 +93,7 @@ impl Worker {
     /// A worker for the pod in the mailbox.
     pub fn new(cx: Arc<WorkerContext>, mailbox: Arc<Mailbox>) -> Self {
         let uid = pods::uid(&mailbox.pod()).to_owned();
-        let crash = Backoff::new(super::backoff::INITIAL, cx.settings.max_crash_backoff);
+        let crash = Backoff::new(crate::backoff::INITIAL, cx.settings.max_crash_backoff);
         Self {
             cx,
             mailbox,

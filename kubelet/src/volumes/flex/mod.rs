@@ -7,26 +7,27 @@
 //!
 //! What a driver does not support the kubelet does itself. What is mounted is read from the disk, by the next kubelet, too.
 
+mod error;
 mod expand;
 mod setup;
 
-pub(super) use setup::FlexSecretError;
+pub(super) use error::{FlexError, FlexSecretError, UnknownDriver, UnmountError};
 
 use super::disks::Host;
-use super::disks::format::{self, FormatError};
-use super::helper::{MOUNT, MountError, MountRequest, give};
+use super::disks::format;
+use super::helper::{MOUNT, MountRequest, give};
 use super::metrics::Plugin;
 use super::mounts;
-use crate::blocking::{WorkError, blocking};
-use crate::csi::VolumeGroup;
+use crate::blocking::blocking;
 use crate::files::make_private;
 use crate::keyed_lock::KeyedLocks;
 use crate::pods;
+use crate::volumes::csi::VolumeGroup;
 use base64::Engine as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use parking_lot::Mutex;
 pub(super) use shared::flex::FlexVolume;
-use shared::flex::{CallFailure, DriverAnswer, Drivers, FlexDriver, NoDriver, escape};
+use shared::flex::{CallFailure, DriverAnswer, Drivers, FlexDriver, escape};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -35,47 +36,6 @@ use std::sync::Arc;
 
 /// Folders of the kubelet's own plugins in a pod's.
 const OWN: &str = "kubernetes.io~";
-
-/// Failures of FlexVolumes, in upstream's words.
-#[derive(Debug, thiserror::Error)]
-pub enum FlexError {
-    /// No such driver.
-    #[error(transparent)]
-    NoDriver(#[from] NoDriver),
-    /// The driver's message.
-    #[error("{0}")]
-    Call(String),
-    /// The driver's message about the name of a volume.
-    #[error("GetVolumeName failed from getDeviceMountPath: {0}")]
-    Name(String),
-    /// A device cannot be mounted.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-    /// A folder cannot be bound.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// Work on a folder failed.
-    #[error(transparent)]
-    Work(#[from] WorkError),
-}
-
-/// A volume whose driver is not there.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("failed to get Plugin from volumeSpec for volume {volume:?} err={cause}")]
-pub struct UnknownDriver {
-    volume: String,
-    #[source]
-    cause: NoDriver,
-}
-
-/// A volume of a pod that cannot be unmounted.
-#[derive(Debug, thiserror::Error)]
-#[error("UnmountVolume.TearDown failed for volume {volume:?} : {cause}")]
-pub struct UnmountError {
-    volume: String,
-    #[source]
-    cause: Box<FlexError>,
-}
 
 /// Facts of the pod for a driver.
 fn about(pod: &Pod, secret: Option<&Secret>, group: Option<VolumeGroup>) -> BTreeMap<String, String> {

@@ -1,7 +1,7 @@
 //! FlexVolumes as pods get them.
 
+use super::error::{FlexSecretError, FlexSecretProblem};
 use super::{FlexVolume, about};
-use crate::objects::ObjectError;
 use crate::pods;
 use crate::volumes::error::SetUpError;
 use crate::volumes::setup::{Inner, SET_UP, driver_group, ready};
@@ -9,26 +9,6 @@ use crate::volumes::{MountedVolume, VolumeError};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-
-/// A secret that a driver is not given.
-#[derive(Debug, thiserror::Error)]
-#[error("couldn't get secret {namespace}/{name} err: {cause}")]
-pub struct FlexSecretError {
-    namespace: String,
-    name: String,
-    #[source]
-    cause: FlexSecretProblem,
-}
-
-/// Reasons why a driver is not given a secret.
-#[derive(Debug, thiserror::Error)]
-enum FlexSecretProblem {
-    #[error(transparent)]
-    Object(#[from] ObjectError),
-    /// Another type than this one.
-    #[error("cannot get secret of type {0}")]
-    Type(String),
-}
 
 impl Inner {
     /// Mounts a FlexVolume for the pod. The wait for the controller manager is given up when the pod goes.

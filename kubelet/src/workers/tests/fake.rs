@@ -3,7 +3,6 @@
 use crate::cpus::{CpuConfig, Cpus};
 use crate::cri::v1::{self, ContainerState, PodSandboxState};
 use crate::cri::{CriError, Exec, ExecOutput, Runtime, labels};
-use crate::csi::AttachError;
 use crate::devices::Devices;
 use crate::events::LogSink;
 use crate::facts::PodFacts;
@@ -16,6 +15,7 @@ use crate::resource_claims::ResourceClaims;
 use crate::resources::{self, NoCgroups};
 use crate::settings::Settings;
 use crate::topology::{NumaNodes, TopologyConfig, TopologyManager};
+use crate::volumes::csi::AttachError;
 use crate::volumes::error::TearDownError;
 use crate::volumes::{MountedVolume, VolumeError, Volumes};
 use crate::workers::container::tests::settings;

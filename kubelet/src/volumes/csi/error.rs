@@ -1,6 +1,5 @@
 //! Failures of CSI calls and of the steps that are made of them.
 
-use super::volume::LifecycleError;
 use crate::blocking::WorkError;
 use crate::objects::ObjectError;
 use crate::volumes::block::BlockError;
@@ -17,6 +16,32 @@ pub struct CallError {
     pub(super) code: tonic::Code,
     /// False where the driver may have done the work, or may still do it.
     pub(super) is_final: bool,
+}
+
+/// Lives of volumes that a driver does not have, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LifecycleError {
+    /// A driver without a description has persistent volumes alone.
+    #[error("volume mode {mode:?} not supported by driver {driver} (no CSIDriver object)")]
+    NoDescription {
+        /// The life.
+        mode: &'static str,
+        /// The driver's name.
+        driver: String,
+    },
+    /// The description names other lives.
+    #[error(
+        "volume mode {mode:?} not supported by driver {driver} (only supports [{}])",
+        .known.iter().map(|known| format!("{known:?}")).collect::<Vec<String>>().join(" ")
+    )]
+    Other {
+        /// The life.
+        mode: &'static str,
+        /// The driver's name.
+        driver: String,
+        /// Lives of the description.
+        known: Vec<String>,
+    },
 }
 
 /// A driver that has not registered.

@@ -1,6 +1,7 @@
 //! CSI volumes as pods use them, and what drivers are told of them. Pure.
 
 use super::driver::Capability;
+use super::error::LifecycleError;
 use super::v1;
 use super::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use crate::pods;
@@ -215,32 +216,6 @@ pub(super) fn needs_attachment(driver: Option<&CSIDriver>) -> bool {
     driver.and_then(|driver| driver.spec.attach_required).unwrap_or(true)
 }
 
-/// Lives of volumes that a driver does not have, in upstream's words.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LifecycleError {
-    /// A driver without a description has persistent volumes alone.
-    #[error("volume mode {mode:?} not supported by driver {driver} (no CSIDriver object)")]
-    NoDescription {
-        /// The life.
-        mode: &'static str,
-        /// The driver's name.
-        driver: String,
-    },
-    /// The description names other lives.
-    #[error(
-        "volume mode {mode:?} not supported by driver {driver} (only supports [{}])",
-        .known.iter().map(|known| format!("{known:?}")).collect::<Vec<String>>().join(" ")
-    )]
-    Other {
-        /// The life.
-        mode: &'static str,
-        /// The driver's name.
-        driver: String,
-        /// Lives of the description.
-        known: Vec<String>,
-    },
-}
-
 /// Refuses a volume of a life that its driver does not have. Upstream's `supportsVolumeLifecycleMode`.
 pub(super) fn check_lifecycle(volume: &Volume, driver: Option<&CSIDriver>) -> Result<(), LifecycleError> {
     let (mode, name) = (volume.lifecycle.as_str(), volume.driver.clone());
@@ -295,7 +270,7 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     /// A persistent volume `pv` of the driver `d`, with changes of its specification.
-    pub(in crate::csi) fn persistent(change: Value) -> PersistentVolume {
+    pub(in crate::volumes::csi) fn persistent(change: Value) -> PersistentVolume {
         let mut spec = json!({"csi": {"driver": "d", "volumeHandle": "h"}, "accessModes": ["ReadWriteOnce"],
             "capacity": {"storage": "1Gi"}});
         for (name, value) in change.as_object().expect("object") {
@@ -304,7 +279,7 @@ pub(super) mod tests {
         serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).expect("a volume")
     }
 
-    pub(in crate::csi) fn driver(spec: Value) -> CSIDriver {
+    pub(in crate::volumes::csi) fn driver(spec: Value) -> CSIDriver {
         serde_json::from_value(json!({"metadata": {"name": "d"}, "spec": spec})).expect("a driver")
     }
 

@@ -1,7 +1,6 @@
 //! Sets of processors in the kernel's notation: `0-3,8`.
 //! Answers for `k8s.io/utils/cpuset`.
 
-use super::error::InvalidSet;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -9,32 +8,37 @@ use std::str::FromStr;
 /// Processors beyond this number are no processors.
 const MOST: u32 = 1 << 16;
 
+/// Text that is no set of processors.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid set of processors {0:?}")]
+pub struct InvalidSet(String);
+
 /// Processors by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CpuSet(pub(super) BTreeSet<u32>);
+pub struct CpuSet(pub(crate) BTreeSet<u32>);
 
 impl CpuSet {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn is_superset(&self, other: &Self) -> bool {
+    pub(crate) fn is_superset(&self, other: &Self) -> bool {
         self.0.is_superset(&other.0)
     }
 
-    pub(super) fn union(&self, other: &Self) -> Self {
+    pub(crate) fn union(&self, other: &Self) -> Self {
         Self(&self.0 | &other.0)
     }
 
-    pub(super) fn intersection(&self, other: &Self) -> Self {
+    pub(crate) fn intersection(&self, other: &Self) -> Self {
         Self(&self.0 & &other.0)
     }
 
-    pub(super) fn difference(&self, other: &Self) -> Self {
+    pub(crate) fn difference(&self, other: &Self) -> Self {
         Self(&self.0 - &other.0)
     }
 

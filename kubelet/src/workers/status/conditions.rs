@@ -1,6 +1,7 @@
 //! Pod conditions, with upstream's reasons and messages.
 
 use super::generate::Inputs;
+use crate::reasons;
 use crate::workers::resize::Progress;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -150,7 +151,7 @@ pub fn conditions(
 }
 
 /// Reasons of pods that the kubelet ends for the node's sake, not for what they did.
-const DISRUPTIONS: [&str; 3] = ["Evicted", crate::node::shutdown::REASON, crate::workers::preemption::REASON];
+const DISRUPTIONS: [&str; 3] = ["Evicted", reasons::SHUTDOWN, reasons::PREEMPTED];
 
 /// The condition by which others tell a pod that had to go from one that failed.
 fn disruption((reason, message): &(String, String)) -> Option<PodCondition> {
