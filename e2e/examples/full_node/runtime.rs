@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result};
 use e2e::machine;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet::cri::{Client, Runtime as _, v1};
-use kubelet::workers::security::{self, ImageUser};
+use kubelet::images::ImageUser;
+use kubelet::workers::security;
 use shared::traces::Tracer;
 
 /// Time that a call may take.
