@@ -1,6 +1,7 @@
 //! Registration of the plugin behind one socket. Upstream's `operationexecutor.GenerateRegisterPluginFunc`.
 
-use super::{HandlerError, Handlers, Plugin, SocketError, call_error, channel};
+use super::handler::{HandlerError, Handlers, Plugin};
+use super::socket::{SocketError, call_error, channel};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tonic::{Request, Status};

@@ -1,7 +1,7 @@
 //! Sockets in the registry folder: each is one task, which registers its plugin, and forgets it when the socket goes.
 //! Answers for upstream's `pkg/kubelet/pluginmanager/pluginwatcher` and its reconciler.
 
-use super::Handlers;
+use super::handler::Handlers;
 use super::metrics::{self, SocketState};
 use super::registration::register;
 use shared::folder_watch::FolderWatch;

@@ -1,6 +1,5 @@
 //! Failures of user namespaces, in upstream's words.
 
-use super::{GATE, UNIT};
 use std::io;
 use std::num::ParseIntError;
 
@@ -8,8 +7,13 @@ use std::num::ParseIntError;
 #[derive(Debug, thiserror::Error)]
 pub enum RangeError {
     /// The size of a range is no multiple of the unit.
-    #[error("kubelet user namespace length {} is not a multiple of {}", .0, UNIT)]
-    Length(u32),
+    #[error("kubelet user namespace length {length} is not a multiple of {unit}")]
+    Length {
+        /// Size of a range.
+        length: u32,
+        /// The unit.
+        unit: u32,
+    },
     /// The first id begins no range.
     #[error("kubelet user assigned ID {first} is not a multiple of {length}")]
     First {
@@ -90,8 +94,8 @@ pub enum MappingError {
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
     /// The feature is off.
-    #[error("the feature gate {:?} is disabled: can't set spec.HostUsers", GATE)]
-    Disabled,
+    #[error("the feature gate {0:?} is disabled: can't set spec.HostUsers")]
+    Disabled(&'static str),
     /// The runtime's handler has none.
     #[error(transparent)]
     Handler(#[from] HandlerError),

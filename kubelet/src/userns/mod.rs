@@ -93,7 +93,7 @@ impl UserNamespaces {
         let length = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(UNIT);
         let ids = ids.or_all(length);
         if length == 0 || !length.is_multiple_of(UNIT) {
-            return Err(RangeError::Length(length));
+            return Err(RangeError::Length { length, unit: UNIT });
         }
         let (first, count) = (ids.first / length, ids.length / length);
         if !ids.first.is_multiple_of(length) {
@@ -253,7 +253,7 @@ pub fn mappings(
     let Some(namespaces) = namespaces else {
         return match wanted {
             None => Ok(None),
-            Some(_) => Err(NamespaceError::Disabled),
+            Some(_) => Err(NamespaceError::Disabled(GATE)),
         };
     };
     if wanted != Some(false) {

@@ -1,6 +1,6 @@
 //! Pod conditions, with upstream's reasons and messages.
 
-use super::generate::Inputs;
+use super::inputs::Inputs;
 use crate::reasons;
 use crate::workers::resize::Progress;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodSpec};

@@ -1,7 +1,7 @@
 //! Status of single containers.
 //! Answers for `convertToAPIContainerStatuses` of upstream's `kubelet_pods.go`.
 
-use super::generate::Inputs;
+use super::inputs::Inputs;
 use crate::probes::ProbeResult;
 use crate::workers::container::recursive_read_only;
 use crate::workers::observed::{Container as Found, State};

@@ -1,60 +1,16 @@
 //! The pod's status as a pure function.
 //! Answers for `generateAPIPodStatus` and `getPhase` of upstream's `kubelet_pods.go`.
 
+pub use super::inputs::{Inputs, Lookup};
+
 use super::{conditions, containers};
-use crate::facts::PodFacts;
-use crate::probes::ProbeResult;
 use crate::resources::qos_class;
-use crate::workers::observed::Observed;
 use crate::workers::plan;
-use crate::workers::resize::Progress;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStatus, EphemeralContainer, HostIP, Pod, PodCondition, PodIP, PodSpec,
-    PodStatus, ResourceStatus,
+    Container, ContainerState, ContainerStatus, EphemeralContainer, HostIP, Pod, PodIP, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use shared::types::is_sidecar;
-use std::collections::HashMap;
-
-/// Result of a probe for a container's name and id.
-pub type Lookup<'a> = &'a (dyn Fn(&str, &str) -> Option<ProbeResult> + Sync);
-
-/// Everything the status is computed from.
-pub struct Inputs<'a> {
-    /// The pod, with the status the API server has.
-    pub pod: &'a Pod,
-    /// State of the pod in the runtime.
-    pub observed: &'a Observed,
-    /// Addresses of node and pod.
-    pub facts: &'a PodFacts,
-    /// The runtime's name, which container ids begin with.
-    pub runtime_name: &'a str,
-    /// The pod's runtime handler can mount read-only recursively.
-    pub recursive_read_only: bool,
-    /// Reason and message of containers that wait, by name.
-    pub waiting: &'a HashMap<String, (String, String)>,
-    /// Startup probe results.
-    pub startup: Lookup<'a>,
-    /// Readiness probe results.
-    pub readiness: Lookup<'a>,
-    /// Health of what a container has to itself.
-    pub health: &'a (dyn Fn(&Container) -> Vec<ResourceStatus> + Sync),
-    /// Conditions that were computed last time.
-    pub previous: &'a [PodCondition],
-    /// Set when the kubelet itself ended the pod: reason and message, phase `Failed`.
-    pub failure: Option<&'a (String, String)>,
-    /// A resize of the pod, if there is one.
-    pub resize: &'a Progress,
-    /// The pod is being stopped: nothing is restarted any more.
-    pub terminating: bool,
-    /// Everything has been stopped.
-    pub terminated: bool,
-    /// Time at which the kubelet first saw the pod.
-    pub seen: Timestamp,
-    /// The current time.
-    pub now: Timestamp,
-}
 
 fn status_of<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
     all.iter().find(|s| s.name == name)
@@ -275,10 +231,13 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::PodFacts;
     use crate::resource_health;
-    use crate::workers::observed::{Container as Found, State};
+    use crate::workers::observed::{Container as Found, Observed, State};
+    use crate::workers::resize::Progress;
+    use jiff::Timestamp;
     use serde_json::json;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, HashMap};
 
     #[test]
     fn a_pod_runs_as_long_as_something_of_it_is_started_again() {

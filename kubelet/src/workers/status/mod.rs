@@ -3,3 +3,4 @@
 pub mod conditions;
 pub mod containers;
 pub mod generate;
+mod inputs;
