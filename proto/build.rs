@@ -516,7 +516,7 @@ fn resource_row(file: &Options, kind: &str, row: &Options) -> String {
     format!(
         "Resource{{group:{},version:{},kind:{},list_kind:{},plural:{},singular:{},short_names:{},categories:{},\
          namespaced:{},verbs:{},subresources:{subs},storage:({},{}),storage_kind:{},storage_json:{},etcd_prefix:{},\
-         storage_version_hash:{},kept:None,custom:None}}",
+         storage_version_hash:{},returns_deleted:{},kept:None,custom:None}}",
         cow(&group),
         cow(&version),
         cow(kind),
@@ -533,5 +533,6 @@ fn resource_row(file: &Options, kind: &str, row: &Options) -> String {
         row.flag("json"),
         cow(&row.text("etcd").unwrap_or_default()),
         cow(&row.text("hash").unwrap_or_default()),
+        row.flag("returns_deleted"),
     )
 }

@@ -67,12 +67,19 @@ SKIP = {"k8s.io.apimachinery.pkg.api.resource.QuantityValue",
         "k8s.io.apimachinery.pkg.runtime.TypeMeta", META + ".TypeMeta"}
 ANY = "ironclad.AnyValue"
 
-SCHEMAS = {}
+# Group and kind of resources whose objects a delete answers with.
+SCHEMAS, RETURNED = {}, set()
 for path in sorted(glob.glob(os.path.join(FACTS, "openapi", "*.json"))):
     if path.endswith("openapi-v2.json"):
         continue
     with open(path) as f:
-        SCHEMAS.update(json.load(f).get("components", {}).get("schemas", {}))
+        document = json.load(f)
+    SCHEMAS.update(document.get("components", {}).get("schemas", {}))
+    for item in document.get("paths", {}).values():
+        delete = item.get("delete", {})
+        if delete.get("x-kubernetes-action") == "delete" and "meta.v1.Status" not in json.dumps(delete["responses"]["200"]):
+            gvk = delete["x-kubernetes-group-version-kind"]
+            RETURNED.add((gvk["group"], gvk["kind"]))
 
 
 def openapi_name(name):
@@ -206,7 +213,7 @@ def resource_options(group, version, kind):
         ("plural", r["name"]), ("singular", r["singularName"]), ("short", r.get("shortNames", [])),
         ("category", r.get("categories", [])), ("namespaced", r["namespaced"]), ("verb", r["verbs"]),
         ("sub", sub_options), ("storage", storage), ("etcd", etcd), ("json", as_json), ("hash", r.get("storageVersionHash")),
-        ("list_kind", kind + "List" if "list" in r["verbs"] else None)]
+        ("list_kind", kind + "List" if "list" in r["verbs"] else None), ("returns_deleted", (group, kind) in RETURNED)]
 
 
 REGISTERED = {}

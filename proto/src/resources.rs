@@ -44,6 +44,8 @@ pub struct Resource {
     pub etcd_prefix: Cow<'static, str>,
     /// Hash of the storage version in legacy discovery, empty when not stored.
     pub storage_version_hash: Cow<'static, str>,
+    /// Deleting one object answers with the object rather than with a Status (upstream's `ReturnDeletedObject`).
+    pub returns_deleted: bool,
     /// The row in whose version objects are kept, on a row made at run time that is not that row itself.
     pub kept: Option<Arc<Resource>>,
     /// State of a resource defined at run time; `None` for built-in ones.

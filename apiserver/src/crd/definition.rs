@@ -171,6 +171,7 @@ fn row(
         storage_json: true,
         etcd_prefix: Cow::Owned(format!("/registry/{group}/{plural}")),
         storage_version_hash: Cow::Owned(storage_hash(group, storage_version, kind)),
+        returns_deleted: false,
         kept,
         custom: Some(Custom { schema: item, list_schema, behind: Arc::new(served) }),
     }

@@ -191,7 +191,7 @@ pub async fn delete(engine: &Arc<Engine>, r: &VerbRequest, row: &Row) -> Result<
 
 /// Response to a delete: the object while it exists or where clients expect it, else a `Status`.
 fn outcome(engine: &Engine, r: &VerbRequest, row: &Row, deleted: Deleted, cascades: bool) -> Result<Reply, Status> {
-    if !deleted.gone || proto::openapi::returns_deleted(row) {
+    if !deleted.gone || row.returns_deleted {
         // Old clients that ask for dependents to go are told that it takes a while.
         let code = if cascades && !deleted.gone { 202 } else { 200 };
         return reply_object(engine, r, row, code, &engine.to_served(row, deleted.object));

@@ -18,7 +18,6 @@ use serde_json::Value;
 use crate::discovery;
 use crate::resources::{self, Resource};
 
-pub use operations::returns_deleted;
 pub use v2::{document as v2, split as v2_split};
 
 /// Content of the documents.

@@ -117,26 +117,6 @@ const ATTACH: &[Parameter] = &[
     query("tty", "boolean"),
 ];
 
-/// Deleting one object answers with the object rather than with a Status.
-#[must_use]
-pub fn returns_deleted(row: &Resource) -> bool {
-    match row.group.as_ref() {
-        "" => matches!(
-            row.plural.as_ref(),
-            "persistentvolumeclaims"
-                | "persistentvolumes"
-                | "pods"
-                | "podtemplates"
-                | "resourcequotas"
-                | "serviceaccounts"
-                | "services"
-        ),
-        "resource.k8s.io" => true,
-        "storage.k8s.io" => row.plural != "csistoragecapacities",
-        _ => false,
-    }
-}
-
 fn upper(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |c| c.to_ascii_uppercase().to_string() + chars.as_str())
@@ -378,7 +358,7 @@ impl Builder<'_> {
         let verbs: Vec<&str> = row.verbs.iter().map(AsRef::as_ref).collect();
         let mut out = self.reads_and_writes(&suffix, &self.object(), &verbs);
         if row.has_verb("delete") {
-            let answer = if returns_deleted(row) { self.object() } else { meta("Status") };
+            let answer = if row.returns_deleted { self.object() } else { meta("Status") };
             let responses = vec![("200", answer.clone()), ("202", answer)];
             let mut operation = self.operation("delete", format!("delete{suffix}"), "delete", responses);
             operation.parameters = [DELETE, self.place(true).as_slice()].concat();
