@@ -36,7 +36,7 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// As the flags say; none without them.
+    /// Reads the flags; none without them.
     ///
     /// # Errors
     /// A file that cannot be used.

@@ -12,7 +12,7 @@ use crate::settings::NodePortAddresses;
 /// Finds the addresses out of the configuration and what the machine has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodePortResolver {
-    /// As configured.
+    /// Addresses in the configuration.
     pub configured: NodePortAddresses,
     /// The node's own addresses, for `primary`.
     pub node: Vec<IpAddr>,

@@ -23,7 +23,7 @@ pub struct Group<'r> {
 pub struct Version<'r> {
     /// Version.
     pub name: &'r str,
-    /// Its resources.
+    /// Resources of the version.
     pub resources: Vec<&'r Resource>,
 }
 

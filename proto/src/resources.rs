@@ -55,7 +55,7 @@ pub struct Resource {
 /// State of a resource that was defined at run time.
 #[derive(Debug, Clone)]
 pub struct Custom {
-    /// Its type.
+    /// Type of the resource's objects.
     pub schema: Arc<Message>,
     /// The type of its lists.
     pub list_schema: Arc<Message>,
@@ -129,9 +129,9 @@ pub struct Subresource {
     pub name: Cow<'static, str>,
     /// Group of the kind that is exchanged.
     pub group: Cow<'static, str>,
-    /// Its version.
+    /// Version of the kind.
     pub version: Cow<'static, str>,
-    /// Its kind.
+    /// Kind that is exchanged.
     pub kind: Cow<'static, str>,
     /// Verbs, sorted.
     pub verbs: Cow<'static, [Cow<'static, str>]>,

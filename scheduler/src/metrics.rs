@@ -323,7 +323,7 @@ pub fn plugin<T: ExtensionPointResult>(sampled: bool, point: Point, name: &str, 
     out
 }
 
-/// As [`plugin`], for one that has run.
+/// Observes like [`plugin`], of one that has run.
 pub fn plugin_took(sampled: bool, point: Point, name: &str, out: &impl ExtensionPointResult, took: Duration) {
     if sampled {
         PLUGIN_SECONDS.with_label_values(&[name, point.name(), out.label()]).observe(took.as_secs_f64());

@@ -21,7 +21,7 @@ pub const KINDS_MAX: usize = 10;
 pub struct KnownKind {
     /// Type as warnings name it: `apps/v1, Kind=Deployment`.
     pub name: String,
-    /// Its type.
+    /// Type of its objects in expressions.
     pub object: Type,
 }
 

@@ -16,7 +16,7 @@ const ISCSI: &str = "kubernetes.io/iscsi/";
 pub struct Listed {
     /// Name of the volume in events: the PersistentVolume, or the volume of the pod.
     pub volume: String,
-    /// Its name in `status.volumesAttached` and `status.volumesInUse`.
+    /// Name of the volume in `status.volumesAttached` and `status.volumesInUse`.
     pub unique_name: String,
     /// The volume can be attached to a single node only.
     pub exclusive: bool,

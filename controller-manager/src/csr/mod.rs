@@ -170,7 +170,7 @@ struct Signer {
 struct Named {
     signer: &'static str,
     files: KeyPairFiles,
-    /// As it was read last, for as long as the files are being replaced.
+    /// Authority as read last, for as long as the files are being replaced.
     last: Mutex<Arc<Authority>>,
 }
 

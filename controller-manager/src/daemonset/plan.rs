@@ -37,7 +37,7 @@ pub struct Snapshot {
     pub nodes: Vec<Arc<Node>>,
     /// The pods it owns.
     pub pods: Vec<Arc<Pod>>,
-    /// Its template history, sorted.
+    /// Template history of the set, sorted.
     pub revisions: Vec<Arc<ControllerRevision>>,
     /// Earlier writes have been seen; otherwise only the status is updated.
     pub settled: bool,

@@ -40,7 +40,7 @@ const EVENT: &str = "DeviceTaintManagerEviction";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
     Pod(Key),
-    /// Its status may have to be told anew.
+    /// A rule, whose status may have to be told anew.
     Rule(Rule),
 }
 

@@ -22,13 +22,13 @@ impl Held {
         self.remade(labels, annotations, |out| out.extend_from_slice(subsets))
     }
 
-    /// Its subsets as they are written, each with its tag.
+    /// Returns the subsets as they are written, each with its tag.
     #[must_use]
     pub fn subsets(&self) -> &[u8] {
         self.rest()
     }
 
-    /// As the API's own type, for those who look at few.
+    /// Decodes the object as the API's own type, for those who look at few.
     ///
     /// # Errors
     /// Bytes of another shape.

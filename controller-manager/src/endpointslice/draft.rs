@@ -52,7 +52,7 @@ impl<'a> Draft<'a> {
         has_any.then_some(draft)
     }
 
-    /// Its addresses.
+    /// Iterates over the addresses.
     pub fn addresses(&self) -> impl Iterator<Item = &'a str> {
         let v6 = self.v6;
         services::pod_ips(self.pod).filter(move |ip| ip.contains(':') == v6)

@@ -54,12 +54,12 @@ impl Slice {
         packed::text(self.rest(), endpoint_slice::ADDRESS_TYPE)
     }
 
-    /// Its endpoints as they are written.
+    /// Iterates over the endpoints as they are written.
     pub fn endpoints(&self) -> impl Iterator<Item = &[u8]> {
         self.all(endpoint_slice::ENDPOINTS)
     }
 
-    /// Its ports as they are written.
+    /// Iterates over the ports as they are written.
     pub fn ports(&self) -> impl Iterator<Item = &[u8]> {
         self.all(endpoint_slice::PORTS)
     }

@@ -42,7 +42,7 @@ pub fn wanted(endpoints: &Endpoints, service: &Service) -> bool {
 /// Addresses of an object that are mirrored, and those that are not.
 #[derive(Debug, Default)]
 pub struct Mirrored {
-    /// As many slices as there are sets of ports and families.
+    /// One slice for each set of ports and family.
     slices: Vec<Slice>,
     /// Addresses that are left out.
     pub skipped: usize,

@@ -65,7 +65,7 @@ pub struct Context {
 /// The process's connections.
 #[derive(Clone)]
 pub struct Clients {
-    /// Its own identity.
+    /// Connection under the process's own identity.
     pub main: Transport,
     /// No identity; present when controllers use their own service accounts.
     pub anonymous: Option<Transport>,
@@ -88,7 +88,7 @@ impl Clients {
 pub struct HostPort {
     /// The name of the machine.
     pub host: String,
-    /// Its pages for debugging.
+    /// Pages of the process for debugging.
     pub debugging: Debugging,
     /// The cloud around it, in a build that has one.
     pub cloud: Option<Arc<dyn Provider>>,

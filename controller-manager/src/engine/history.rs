@@ -67,9 +67,9 @@ pub fn hash_of(r: &ControllerRevision) -> &str {
 /// The revision that is current, and the writes that make it so.
 #[derive(Debug)]
 pub struct Current {
-    /// Its name.
+    /// Name of the revision.
     pub name: String,
-    /// Its hash label.
+    /// Hash label of the revision.
     pub hash: String,
     /// A creation, a renumbering, or nothing.
     pub actions: Vec<Action>,

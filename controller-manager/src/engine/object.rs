@@ -89,9 +89,9 @@ impl Metadata for ObjectMeta {
 pub trait Held: Cached {
     /// Type of the object on the server.
     type Api: Resource<DynamicType = ()>;
-    /// Its metadata.
+    /// Metadata of the object.
     type Meta: Metadata;
-    /// Its metadata.
+    /// Returns the metadata.
     fn metadata(&self) -> &Self::Meta;
 }
 

@@ -138,7 +138,7 @@ pub fn watch_paced<K: Object>(informer: &Informer<K>, paced: &Arc<Paced>) {
 pub struct PodWatch<K: Selecting> {
     /// The sets.
     pub sets: Arc<Selectors<K>>,
-    /// Their queue.
+    /// Queue of the sets.
     pub paced: Arc<Paced>,
     /// Writes that the caches do not show yet.
     pub expectations: Arc<Expectations>,

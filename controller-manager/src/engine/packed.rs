@@ -82,7 +82,7 @@ impl Packed {
         made
     }
 
-    /// Its metadata.
+    /// Reads the metadata.
     #[must_use]
     pub fn meta(&self) -> Meta<'_> {
         Meta(&self.bytes[..self.rest])
@@ -270,7 +270,7 @@ impl<'a> Meta<'a> {
         values(self.0, number).map(|entry| (text(entry, map_entry::KEY), text(entry, map_entry::VALUE)))
     }
 
-    /// As bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(self) -> &'a [u8] {
         self.0
@@ -307,17 +307,17 @@ impl<'a> Meta<'a> {
 /// The metadata of an object that is to be.
 #[derive(Debug)]
 pub struct NewMeta<'a> {
-    /// Its name, or the beginning of it with `generate`.
+    /// Name of the object, or the beginning of it with `generate`.
     pub name: &'a str,
     /// The server completes the name.
     pub generate: bool,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: &'a str,
-    /// Its labels.
+    /// Labels of the object.
     pub labels: &'a Texts<'a>,
-    /// Its annotations.
+    /// Annotations of the object.
     pub annotations: Texts<'a>,
-    /// Its controller as apiVersion, kind, name and uid.
+    /// Controller of the object as apiVersion, kind, name and uid.
     pub owner: Option<[&'a str; 4]>,
 }
 

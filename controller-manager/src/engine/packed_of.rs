@@ -75,7 +75,7 @@ impl<K: NamespacedKind> PackedOf<K> {
         Packed::made(|out| self.meta().write_with(labels, annotations, out), rest).into()
     }
 
-    /// Its metadata.
+    /// Reads the metadata.
     #[must_use]
     pub fn meta(&self) -> Meta<'_> {
         self.packed.meta()
@@ -92,7 +92,7 @@ impl<K: NamespacedKind> PackedOf<K> {
         self.packed.all(number)
     }
 
-    /// Its path on the server.
+    /// Path of the object on the server.
     #[must_use]
     pub fn path(&self) -> String {
         let meta = self.meta();
@@ -105,7 +105,7 @@ impl<K: NamespacedKind> PackedOf<K> {
         self.packed.envelope(K::API_VERSION, K::KIND)
     }
 
-    /// As a tree, for those who look at few.
+    /// Decodes the object as a tree, for those who look at few.
     ///
     /// # Errors
     /// Bytes of another shape.

@@ -41,11 +41,11 @@ pub const BRIEF_LIST: &str = "application/json;as=PartialObjectMetadataList;g=me
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Written {
-    /// Its name, which may be the server's choice.
+    /// Name of the object, which may be the server's choice.
     pub name: String,
-    /// Its uid.
+    /// UID of the object.
     pub uid: String,
-    /// Its generation, for kinds that have one.
+    /// Generation of the object, for kinds that have one.
     pub generation: i64,
     /// The version that is stored now.
     pub resource_version: String,

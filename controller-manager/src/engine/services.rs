@@ -81,9 +81,9 @@ pub fn pod_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
 /// A port of a service as a pod serves it: what endpoints are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Port<'a> {
-    /// Its name; may be empty.
+    /// Name of the port; may be empty.
     pub name: &'a str,
-    /// Its number in the pod.
+    /// Number of the port in the pod.
     pub number: i32,
     /// TCP unless something else is said.
     pub protocol: &'a str,
@@ -118,7 +118,7 @@ pub fn sorted<'a>(ports: &[Port<'a>]) -> Vec<Port<'a>> {
 pub struct PortSet<'a> {
     /// In an order of their own.
     pub key: Vec<Port<'a>>,
-    /// As the service has them.
+    /// Ports in the order of the service.
     pub ports: Vec<Port<'a>>,
 }
 

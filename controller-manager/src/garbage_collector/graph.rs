@@ -48,7 +48,7 @@ pub struct Identity {
 pub struct GraphNode {
     /// Identity of the object.
     pub identity: Identity,
-    /// Its owners.
+    /// Owners of the object.
     pub owners: Vec<Owner>,
     /// Objects that name it as owner.
     pub dependents: HashSet<Uid>,
@@ -124,7 +124,7 @@ pub struct SeenMetadata {
     pub identity: Identity,
     /// Unique id.
     pub uid: Uid,
-    /// Its owners.
+    /// Owners of the object.
     pub owners: Vec<Owner>,
     /// Deletion was asked for.
     pub deleting: bool,
@@ -152,7 +152,7 @@ pub struct Work {
 pub struct Stray {
     /// Identity of the object.
     pub at: Identity,
-    /// Its unique id.
+    /// Unique id of the owner.
     pub uid: Uid,
     /// The owner as it names it.
     pub owner: Owner,

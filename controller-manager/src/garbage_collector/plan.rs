@@ -29,9 +29,9 @@ pub struct Subject {
     pub dependents_waiting: bool,
     /// Dependents that block it.
     pub blocked: bool,
-    /// Its finalizers ask for orphaning.
+    /// Finalizers ask for orphaning.
     pub orphan_finalizer: bool,
-    /// Its finalizers ask for foreground deletion.
+    /// Finalizers ask for foreground deletion.
     pub foreground_finalizer: bool,
 }
 
@@ -43,7 +43,7 @@ pub enum CollectStep {
     Nothing,
     /// Nothing blocks it any more: take the finalizer off.
     RemoveForegroundFinalizer,
-    /// Its dependents have to go first.
+    /// Dependents have to go first.
     LookAtDependents,
     /// Forget these owners.
     DropOwners(Vec<String>),

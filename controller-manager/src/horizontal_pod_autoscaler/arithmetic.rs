@@ -10,7 +10,7 @@ pub(super) fn int32(number: f64) -> i32 {
     if (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&whole) { whole as i32 } else { i32::MIN }
 }
 
-/// As [`int32`], in 64 bits.
+/// Converts like [`int32`], to 64 bits.
 #[allow(clippy::cast_possible_truncation, reason = "it is in range")]
 pub(super) fn int64(number: f64) -> i64 {
     const BOUND: f64 = 9_223_372_036_854_775_808.0;

@@ -155,7 +155,7 @@ pub fn shared(tolerances: Tolerances, observed: i32, value: i64, target: i64) ->
     Proposal { replicas, utilization: None, value: each(value, observed) }
 }
 
-/// As [`shared`], of a metric that is no object's: too much of it asks for as many as there can be.
+/// Shares like [`shared`], of a metric that is no object's: too much of it asks for as many as there can be.
 pub fn shared_external(tolerances: Tolerances, observed: i32, value: i64, target: i64) -> Proposal {
     let replicas = if meets(tolerances, observed, value, target) { observed } else { at_most(ratio(value, target)) };
     let most = ratio(value, 1) >= ratio(i64::MAX, 1);

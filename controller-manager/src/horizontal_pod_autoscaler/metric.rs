@@ -32,7 +32,7 @@ pub(super) struct Fault {
     pub(super) cause: String,
     /// Text in the error of all metrics.
     pub(super) error: String,
-    /// Its type is none that there is.
+    /// The spec has a type that there is not.
     pub(super) spec: bool,
 }
 

@@ -65,9 +65,9 @@ pub struct Scale {
 pub struct Snapshot<'a> {
     /// The autoscaler.
     pub hpa: &'a HorizontalPodAutoscaler,
-    /// Its spec.
+    /// Spec of the autoscaler.
     pub spec: &'a HorizontalPodAutoscalerSpec,
-    /// Its target.
+    /// Scale of the target.
     pub scale: &'a Scale,
     /// Pods the scale's selector matches.
     pub pods: &'a [Arc<Pod>],

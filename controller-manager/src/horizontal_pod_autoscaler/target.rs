@@ -27,7 +27,7 @@ pub struct Targets {
 pub struct FoundScale {
     /// The numbers that matter.
     pub scale: Scale,
-    /// Its path.
+    /// Path of the target.
     pub path: String,
     /// The object as it was read.
     pub body: Value,

@@ -12,7 +12,7 @@ pub enum Verdict {
     Counts,
     /// The pod does not count.
     Ignored,
-    /// Its index has failed, whatever its limit.
+    /// The pod's index has failed, whatever its limit.
     FailsIndex,
     /// The whole job has failed, with this message.
     FailsJob(String),

@@ -62,7 +62,7 @@ pub enum Did {
     /// Waited, for what was written before or for the end.
     #[default]
     Reconciled,
-    /// As many pods are there as shall be.
+    /// Left the pods alone: there are as many as there shall be.
     Tracking,
     /// Made pods, or will when their time has come.
     PodsCreated,

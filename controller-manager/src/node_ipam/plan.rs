@@ -170,7 +170,7 @@ mod tests {
             .expect("node")
     }
 
-    /// As many blocks as `bits` tell.
+    /// Makes a ledger with as many blocks as `bits` tell.
     fn ledger(bits: u8) -> Ledger {
         let range = format!("10.244.0.0/{}", 24 - bits).parse().expect("range");
         Ledger::new(vec![CidrSet::new(range, 24).expect("set")])

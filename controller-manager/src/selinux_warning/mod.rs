@@ -45,7 +45,7 @@ struct Warnings {
 /// A volume that can be mounted with a label, or could if its driver said so.
 struct Found {
     unique_name: String,
-    /// Its driver; empty where the kubelet itself mounts it.
+    /// Driver of the volume; empty where the kubelet itself mounts it.
     driver: String,
 }
 

@@ -40,7 +40,7 @@ pub struct Conflict {
     pub property: &'static str,
     /// Pod that is warned.
     pub pod: Key,
-    /// Its value.
+    /// Value of the pod that is warned.
     pub value: String,
     /// The other.
     pub other: Key,

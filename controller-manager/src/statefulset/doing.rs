@@ -13,7 +13,7 @@ const MOST_AT_ONCE: usize = 500;
 pub enum Verb {
     /// The pod is created.
     Create,
-    /// Its labels, its volumes or the owners of its claims are put right.
+    /// The pod's labels or volumes, or the owners of its claims, are put right.
     Update,
     /// The pod is deleted.
     Delete,
@@ -87,7 +87,7 @@ pub enum Step {
 pub struct Task {
     /// Tasks of a batch do not wait for one another. After a failure no later batch begins.
     pub batch: Batch,
-    /// Its name.
+    /// Name of the pod.
     pub pod: String,
     /// In order.
     pub steps: Vec<Step>,

@@ -33,7 +33,7 @@ pub struct Snapshot {
     pub set: Arc<StatefulSet>,
     /// The pods it owns.
     pub pods: Vec<Arc<Pod>>,
-    /// Its template history, sorted.
+    /// Template history of the set, sorted.
     pub revisions: Vec<Arc<ControllerRevision>>,
     /// All claims, of which it looks its own up by name.
     pub claims: Store<PersistentVolumeClaim>,
@@ -44,11 +44,11 @@ pub struct Snapshot {
 /// The next writes for a set, in order.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Its template history, without which no pod is made.
+    /// Writes of the template history, without which no pod is made.
     pub revisions: Vec<Action>,
     /// Tasks for its pods.
     pub tasks: Vec<Task>,
-    /// Its status, whatever became of the pods.
+    /// Write of the status, whatever became of the pods.
     pub status: Option<Action>,
     /// Revisions that are not needed any more.
     pub bygone: Vec<Action>,

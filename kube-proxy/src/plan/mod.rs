@@ -35,7 +35,7 @@ impl Family {
         address.is_ipv4() == (self == Self::V4)
     }
 
-    /// As in `EndpointSlice.addressType`.
+    /// Returns the value of `EndpointSlice.addressType`.
     #[must_use]
     pub fn address_type(self) -> &'static str {
         match self {

@@ -40,12 +40,12 @@ impl Signal {
         (Self::Processes, "pid.available"),
     ];
 
-    /// As in the configuration.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(signal, _)| *signal == self).map_or("", |(_, name)| name)
     }
 
-    /// As in messages.
+    /// Returns the resource that messages name.
     pub fn resource(self) -> &'static str {
         match self {
             Self::Memory | Self::PodsMemory => "memory",

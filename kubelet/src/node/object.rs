@@ -27,7 +27,7 @@ const PROVIDED_IPS: &str = "alpha.kubernetes.io/provided-node-ip";
 pub struct NodeIdentity {
     /// Name of the node object.
     pub name: String,
-    /// Its addresses.
+    /// Addresses of the node.
     pub addresses: Vec<IpAddr>,
     /// `--node-labels`.
     pub labels: BTreeMap<String, String>,
@@ -60,9 +60,9 @@ pub struct NodeIdentity {
 pub struct Runtime {
     /// `containerd://1.6.20`.
     pub version: String,
-    /// Its images.
+    /// Images on the node.
     pub images: Vec<v1::Image>,
-    /// Its handlers.
+    /// Handlers of the runtime.
     pub handlers: Vec<v1::RuntimeHandler>,
     /// The runtime knows the supplemental groups policy; none when it does not say.
     pub supplemental_groups_policy: Option<bool>,

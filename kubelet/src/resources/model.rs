@@ -14,7 +14,7 @@ pub enum QosClass {
 }
 
 impl QosClass {
-    /// As in `status.qosClass`.
+    /// Returns the value of `status.qosClass`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",

@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 /// Ways to patch a list of the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
-    /// As a whole.
+    /// One value.
     Atomic,
     /// Element by element; the key names the element.
     ByKey(&'static str),
-    /// Its elements have a key, but what is not named has to go.
+    /// Elements with a key, of which those that are not named have to go.
     Replace,
 }
 

@@ -45,9 +45,9 @@ pub struct Container {
     pub id: String,
     /// The sandbox it belongs to.
     pub sandbox_id: String,
-    /// Its name in the pod.
+    /// Name of the container in the pod.
     pub name: String,
-    /// Its state.
+    /// State of the container.
     pub state: State,
     /// Nanoseconds since the epoch; 0 when it did not happen.
     pub created_at: i64,

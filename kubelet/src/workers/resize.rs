@@ -19,7 +19,7 @@ pub enum Action {
     Keep,
     /// The runtime changes its cgroup.
     Update,
-    /// Its resize policy wants it to be started anew.
+    /// The container's resize policy wants it to be started anew.
     Restart,
 }
 

@@ -82,9 +82,9 @@ pub struct Start<'a> {
     pub cx: &'a WorkerContext,
     /// The pod.
     pub pod: &'a Pod,
-    /// Its sandbox.
+    /// Sandbox of the pod.
     pub sandbox: &'a Sandbox,
-    /// Its mounted volumes.
+    /// Mounted volumes of the pod.
     pub volumes: &'a BTreeMap<String, MountedVolume>,
     /// Hooks that were run.
     pub hooks_run: &'a HooksRun,

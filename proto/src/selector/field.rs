@@ -61,7 +61,7 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// Its terms.
+    /// Returns the terms.
     #[must_use]
     pub fn terms(&self) -> &[Term] {
         &self.terms

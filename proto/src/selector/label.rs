@@ -217,7 +217,7 @@ impl Selector {
         !self.nothing && self.requirements.is_empty()
     }
 
-    /// Its requirements.
+    /// Returns the requirements.
     #[must_use]
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements

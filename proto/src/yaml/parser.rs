@@ -13,7 +13,7 @@ pub(super) const LONG: &str = "tag:yaml.org,2002:";
 /// A value as it is written.
 #[derive(Debug, PartialEq)]
 pub(super) struct Node<'t> {
-    /// Its tag, in full; empty without one.
+    /// Tag of the node, in full; empty without one.
     pub(super) tag: Cow<'static, str>,
     /// Lines before it.
     pub(super) line: usize,

@@ -40,7 +40,7 @@ impl<'t> StreamText<'t> {
         }
     }
 
-    /// Its beginning.
+    /// Returns a cursor at the beginning.
     pub(super) fn cursor(&self) -> Cursor<'_> {
         Cursor { text: &self.text, fault: self.fault, at: 0, index: 0, line: 0, column: 0 }
     }

@@ -152,7 +152,7 @@ fn truncated(mut note: String) -> String {
 /// Fate of the node that a pod was promised (upstream's `NominatingInfo`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Nomination {
-    /// As it is.
+    /// No change.
     Keep,
     /// This node from now on.
     Set(Arc<str>),

@@ -367,7 +367,7 @@ impl Interner {
         }
     }
 
-    /// As [`Interner::name`], of a text.
+    /// Interns a text like [`Interner::name`].
     pub fn text(&mut self, name: &str) -> Arc<str> {
         match self.names.get(name) {
             Some(known) => Arc::clone(known),

@@ -119,9 +119,9 @@ impl Reach {
 pub struct Device {
     /// Position in the whole inventory.
     pub number: usize,
-    /// Its full name.
+    /// Full name of the device.
     pub id: DeviceId,
-    /// Its name in the pool.
+    /// Name of the device in the pool.
     pub name: String,
     /// Attributes by domain and name; the driver is the domain of names without one.
     pub attributes: BTreeMap<String, BTreeMap<String, api::DeviceAttribute>>,

@@ -36,7 +36,7 @@ pub struct PodInfo {
     pub finished: bool,
     /// Reason and message of a false `PodScheduled` condition.
     pub unscheduled: Option<Box<(String, String)>>,
-    /// Its resource claims. Their names differ between pods of one template, so they are no part of the demand.
+    /// Resource claims. Their names differ between pods of one template, so they are no part of the demand.
     pub resource_claims: Option<Arc<[PodClaim]>>,
     /// Demand of the pod.
     pub demand: Arc<Demand>,

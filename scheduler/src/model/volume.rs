@@ -29,7 +29,7 @@ pub enum VolumeUse {
         plugin: &'static str,
         /// The driver.
         driver: String,
-        /// Its name of the disk.
+        /// The driver's name of the disk.
         handle: String,
     },
 }

@@ -343,7 +343,7 @@ impl SchedulingQueue {
         self.bring_back(event, now, |_| true)
     }
 
-    /// As [`Self::happened`], but for one pod, whose own failure is the event.
+    /// Moves pods like [`Self::happened`], but for one pod, whose own failure is the event.
     pub fn happened_to_others(&mut self, event: &ClusterEvent, uid: &str, now: Instant) -> bool {
         self.remember(event);
         self.bring_back(event, now, |q| &*q.pod.uid != uid)

@@ -241,7 +241,7 @@ pub(super) fn pod(rng: &mut StdRng, name: &str) -> Value {
     json!({"metadata": meta, "spec": spec, "status": {}})
 }
 
-/// Its container is resized where it runs, or that was refused.
+/// Gives the pod a container that is resized where it runs, or whose resize was refused.
 pub(super) fn resize(rng: &mut StdRng, pod: &mut Value) {
     let granted = json!({"cpu": one_of(rng, &["100m", "900m"]), "memory": "256Mi"});
     pod["status"]["containerStatuses"] = json!([{"name": "c0", "image": "", "imageID": "", "ready": true, "restartCount": 0,

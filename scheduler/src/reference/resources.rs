@@ -101,7 +101,7 @@ pub(super) struct Scoring {
 }
 
 impl Scoring {
-    /// As the configuration has it.
+    /// Formats the strategy as the configuration has it.
     pub(super) fn arguments(&self) -> Value {
         let resources: Vec<Value> = self.fit.iter().map(|(n, w)| json!({"name": n, "weight": w})).collect();
         let shape: Vec<Value> = self.shape.iter().map(|(u, s)| json!({"utilization": u, "score": s})).collect();

@@ -130,7 +130,7 @@ pub struct Map<'a> {
 pub struct Made<'a> {
     /// The name of its type.
     pub name: Arc<str>,
-    /// Its fields.
+    /// Fields of the object.
     pub fields: BTreeMap<String, Value<'a>>,
 }
 

@@ -44,7 +44,7 @@ const WRITERS: &str = "ReadWriteMany";
 pub struct Known {
     /// The driver.
     pub driver: String,
-    /// Its name of the volume.
+    /// The driver's name of the volume.
     pub handle: String,
     /// Access modes; empty when none were given.
     pub modes: Vec<String>,
@@ -56,7 +56,7 @@ pub enum Untranslatable {
     /// The identity of the volume cannot be read.
     #[error("failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume ({0})")]
     Aws(String),
-    /// Its zone cannot be read.
+    /// The zone of the volume cannot be read.
     #[error(
         "failed to get region from zones: zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}"
     )]

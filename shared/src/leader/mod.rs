@@ -33,7 +33,7 @@ use crate::types::object_reference;
 pub struct Config {
     /// Name of the Lease.
     pub lease_name: String,
-    /// Its namespace.
+    /// Namespace of the Lease.
     pub namespace: String,
     /// Identity of this process: host name, `_`, a unique suffix.
     pub identity: String,

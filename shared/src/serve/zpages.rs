@@ -17,9 +17,9 @@ const MEDIA: [&str; 4] = ["application/json", "application/yaml", "application/v
 /// An answer with code 200.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ZPage {
-    /// Its media type.
+    /// Media type of the page.
     pub content_type: String,
-    /// Its text.
+    /// Text of the page.
     pub body: String,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct RequestSequencer {
     pub(super) aside: RefCell<Vec<Field>>,
     /// Error of the body.
     pub(super) wrong: RefCell<Option<String>>,
-    /// Its client waits to be told to go on.
+    /// The request's client waits to be told to go on.
     expects: Cell<bool>,
     /// And is to be told.
     goes_on: Cell<bool>,

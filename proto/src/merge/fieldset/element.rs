@@ -65,7 +65,7 @@ impl Element {
         }
     }
 
-    /// Its key in the stored form.
+    /// Formats the element as a key of the stored form.
     pub(super) fn stored(&self) -> String {
         match self {
             Self::Field(name) => ["f:", name].concat(),

@@ -66,7 +66,7 @@ pub(super) struct Table {
     seen: u64,
     /// Nodes that had come to the snapshot when the table was made.
     pub(super) arrivals: u64,
-    /// As of these versions of other objects and promises.
+    /// Versions of other objects and promises that the rows are of.
     listers: u64,
     promises: u64,
     skips: Skips,
@@ -228,7 +228,7 @@ impl Table {
         (status, scores.map(|((_, it), weight)| it.score(cx, &state, pod, node) * weight).sum())
     }
 
-    /// As [`crate::framework::Profile::filter_node`], for filters that look at the node alone.
+    /// Filters like [`crate::framework::Profile::filter_node`], by filters that look at the node alone.
     fn filter(&self, layout: &Layout, cx: Context<'_>, pod: &PodInfo, node: &NodeInfo) -> Status {
         let promised = cx.nominated.on(node.name());
         // A pod that was promised this very node has asked for it before it came here.

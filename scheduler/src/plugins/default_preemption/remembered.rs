@@ -29,7 +29,7 @@ struct KnownSlot {
 struct RememberedCandidates {
     demand: Arc<Demand>,
     budgets: u64,
-    /// As of this version of the promises.
+    /// Version of the promises that the candidates are of.
     promises: u64,
     /// By slot.
     answers: Vec<Option<KnownSlot>>,

@@ -82,7 +82,7 @@ struct BindingState {
     /// A bound claim's volume is gone.
     missing: bool,
     delayed: Vec<Arc<PersistentVolumeClaim>>,
-    /// Why no volume can be looked for.
+    /// Reason for which no volume can be looked for.
     unsupported: Option<String>,
 }
 
