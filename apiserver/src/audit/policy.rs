@@ -81,7 +81,7 @@ struct GroupResources {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Rule {
+struct PolicyRule {
     level: Level,
     users: Vec<String>,
     groups: Vec<String>,
@@ -104,7 +104,7 @@ pub struct Omit {
 /// A policy.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    rules: Vec<Rule>,
+    rules: Vec<PolicyRule>,
     omit: Omit,
 }
 
@@ -130,7 +130,7 @@ impl GroupResources {
     }
 }
 
-impl Rule {
+impl PolicyRule {
     fn matches(&self, request: &Attributes) -> bool {
         let any = |list: &[String], wanted: &str| list.is_empty() || has(list, wanted);
         if !any(&self.users, &request.user.name)
@@ -180,7 +180,7 @@ impl Policy {
         };
         let root = Path::new("rules");
         let rules = tree::list(&tree, "/rules");
-        let rules: Vec<Rule> =
+        let rules: Vec<PolicyRule> =
             rules.iter().enumerate().map(|(i, rule)| read_rule(rule, &omit, &root.index(i), &mut errors)).collect();
         if !errors.is_empty() {
             return Err(PolicyError::Invalid(errors));
@@ -211,7 +211,7 @@ fn stages(tree: &Value, path: &Path, errors: &mut Vec<Error>) -> Vec<Stage> {
     found
 }
 
-fn read_rule(rule: &Value, policy: &Omit, path: &Path, errors: &mut Vec<Error>) -> Rule {
+fn read_rule(rule: &Value, policy: &Omit, path: &Path, errors: &mut Vec<Error>) -> PolicyRule {
     let word = tree::text(rule, "/level");
     let level = Level::parse(word).unwrap_or_else(|| {
         errors.push(match word {
@@ -233,7 +233,7 @@ fn read_rule(rule: &Value, policy: &Omit, path: &Path, errors: &mut Vec<Error>) 
         let text = "rules cannot apply to both regular resources and non-resource URLs";
         errors.push(Error::invalid(at_urls, urls.clone(), text));
     }
-    Rule {
+    PolicyRule {
         level,
         users: tree::strings(rule, "/users"),
         groups: tree::strings(rule, "/userGroups"),

@@ -282,7 +282,7 @@ impl Reflector {
             if let Some(format) = self.cache.formats().list {
                 request.headers_mut().insert(ACCEPT, HeaderValue::from_static(format));
             }
-            let page: Page = match self.client.request(request).await {
+            let page: ListPage = match self.client.request(request).await {
                 Ok(page) => page,
                 Err(kube::Error::Api(status)) => {
                     return Err(refusal(Refusal::Status(status.code, status.message), false));
@@ -307,7 +307,7 @@ impl Reflector {
 
 /// A page of a list.
 #[derive(Deserialize)]
-struct Page {
+struct ListPage {
     metadata: ListMeta,
     items: Vec<Box<RawValue>>,
 }

@@ -33,7 +33,7 @@ struct Free {
     next: *mut Free,
 }
 
-struct Kept {
+struct FreeLists {
     first: [Cell<*mut Free>; CLASSES],
     /// Bytes in each list.
     of_one: [Cell<usize>; CLASSES],
@@ -42,8 +42,8 @@ struct Kept {
 }
 
 thread_local! {
-    static KEPT: Kept = const {
-        Kept { first: [const { Cell::new(ptr::null_mut()) }; CLASSES], of_one: [const { Cell::new(0) }; CLASSES], all: Cell::new(0) }
+    static KEPT: FreeLists = const {
+        FreeLists { first: [const { Cell::new(ptr::null_mut()) }; CLASSES], of_one: [const { Cell::new(0) }; CLASSES], all: Cell::new(0) }
     };
 }
 
@@ -66,7 +66,7 @@ fn whole(class: usize) -> Layout {
     unsafe { Layout::from_size_align_unchecked(size_of_class(class), STEP) }
 }
 
-impl Kept {
+impl FreeLists {
     #[inline(always)]
     fn take(&self, class: usize) -> *mut u8 {
         let block = self.first[class].get();
@@ -97,7 +97,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for FreeLists {
     fn drop(&mut self) {
         for class in 0..CLASSES {
             loop {

@@ -173,14 +173,14 @@ impl Filter for InterPodAffinity {
 }
 
 /// Plan whose amounts are kept current.
-pub(super) struct Kept {
+pub(super) struct FilterRule {
     plan: Arc<Plan>,
     near: Trackers,
     far: Trackers,
     refused: Trackers,
 }
 
-impl Kept {
+impl FilterRule {
     pub(super) fn new(plan: Plan) -> Self {
         // Whether there is anybody is all that matters.
         let trackers = || Trackers::new(i64::signum);
@@ -188,7 +188,7 @@ impl Kept {
     }
 }
 
-impl NodeRule for Kept {
+impl NodeRule for FilterRule {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.plan.affinity, &self.plan.anti_affinity, &self.plan.namespace_labels).hash(&mut hasher);

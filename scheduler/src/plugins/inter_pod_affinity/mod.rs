@@ -51,11 +51,11 @@ pub fn build(args: &Value) -> Result<Plugin, ProfileError> {
 
 impl Rules for InterPodAffinity {
     fn hard(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
-        Some(Box::new(hard::Kept::new(hard::Plan::of(cx, pod))))
+        Some(Box::new(hard::FilterRule::new(hard::Plan::of(cx, pod))))
     }
 
     fn soft(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
-        self.soft_plan(cx, pod).map(|plan| Box::new(soft::Kept::new(plan)) as Box<dyn NodeRule>)
+        self.soft_plan(cx, pod).map(|plan| Box::new(soft::ScoreRule::new(plan)) as Box<dyn NodeRule>)
     }
 }
 

@@ -108,18 +108,18 @@ impl Score for InterPodAffinity {
 }
 
 /// Plan whose amounts are kept current.
-pub(super) struct Kept {
+pub(super) struct ScoreRule {
     plan: Plan,
     sums: Trackers,
 }
 
-impl Kept {
+impl ScoreRule {
     pub(super) fn new(plan: Plan) -> Self {
         Self { plan, sums: Trackers::new(|sum| sum) }
     }
 }
 
-impl NodeRule for Kept {
+impl NodeRule for ScoreRule {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.plan.wishes, &self.plan.namespace_labels).hash(&mut hasher);

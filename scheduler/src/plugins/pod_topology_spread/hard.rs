@@ -104,19 +104,19 @@ impl Filter for PodTopologySpread {
 }
 
 /// Plan whose counts are kept current.
-pub(super) struct Kept {
+pub(super) struct FilterRule {
     plan: Arc<Plan>,
     trackers: Vec<Tracker>,
 }
 
-impl Kept {
+impl FilterRule {
     pub(super) fn new(plan: Plan) -> Self {
         let trackers = plan.constraints.iter().map(|c| Tracker::new(&c.topology_key)).collect();
         Self { plan: Arc::new(plan), trackers }
     }
 }
 
-impl NodeRule for Kept {
+impl NodeRule for FilterRule {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.plan.constraints.hash(&mut hasher);

@@ -113,11 +113,11 @@ impl PodTopologySpread {
 
 impl Rules for PodTopologySpread {
     fn hard(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
-        self.hard_plan(cx, pod).map(|plan| Box::new(hard::Kept::new(plan)) as Box<dyn NodeRule>)
+        self.hard_plan(cx, pod).map(|plan| Box::new(hard::FilterRule::new(plan)) as Box<dyn NodeRule>)
     }
 
     fn soft(&self, cx: Context<'_>, pod: &PodInfo) -> Option<Box<dyn NodeRule>> {
-        self.soft_plan(cx, pod).map(|plan| Box::new(soft::Kept::new(plan)) as Box<dyn NodeRule>)
+        self.soft_plan(cx, pod).map(|plan| Box::new(soft::ScoreRule::new(plan)) as Box<dyn NodeRule>)
     }
 }
 

@@ -129,13 +129,13 @@ enum DomainCounts {
 }
 
 /// Plan whose counts are kept current.
-pub(super) struct Kept {
+pub(super) struct ScoreRule {
     plan: Plan,
     counts: Vec<DomainCounts>,
     weights: Vec<f64>,
 }
 
-impl Kept {
+impl ScoreRule {
     pub(super) fn new(plan: Plan) -> Self {
         let counts = plan.constraints.iter().map(|c| match c.topology_key.as_str() {
             HOSTNAME => DomainCounts::Hosts(Vec::new()),
@@ -145,7 +145,7 @@ impl Kept {
     }
 }
 
-impl NodeRule for Kept {
+impl NodeRule for ScoreRule {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.plan.constraints, self.plan.require_all).hash(&mut hasher);
