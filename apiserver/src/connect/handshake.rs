@@ -11,13 +11,39 @@ use super::handed_over;
 /// The version of the protocol that there is.
 const VERSION: &str = "13";
 
-/// Code and body of a refused handshake.
-pub(super) type HandshakeError = (u16, &'static str);
+/// A refused handshake, with the body of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum HandshakeError {
+    /// Another method than GET.
+    #[error("bad method")]
+    Method,
+    /// No headers that ask for a WebSocket.
+    #[error("not websocket protocol")]
+    NotWebSocket,
+    /// No key.
+    #[error("mismatch challenge/response")]
+    NoKey,
+    /// Another version of the protocol.
+    #[error("missing or bad WebSocket Version")]
+    Version,
+    /// Forbidden origin, or no supported protocol.
+    #[error("")]
+    NotYours,
+    /// Several protocols are offered where the server selects none.
+    #[error("")]
+    NoChoice,
+}
 
-/// Forbidden origin, or no supported protocol.
-pub(super) const NOT_YOURS: HandshakeError = (403, "");
-/// Several protocols are offered where the server selects none.
-pub(super) const NO_CHOICE: HandshakeError = (400, "");
+impl HandshakeError {
+    /// Returns the code of the answer.
+    fn code(self) -> StatusCode {
+        match self {
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotYours => StatusCode::FORBIDDEN,
+            Self::NotWebSocket | Self::NoKey | Self::Version | Self::NoChoice => StatusCode::BAD_REQUEST,
+        }
+    }
+}
 
 /// The protocols that a client offers, best first.
 pub(super) fn offered(request: &HttpRequest) -> Vec<String> {
@@ -36,10 +62,10 @@ fn first<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 fn check_handshake(method: &Method, headers: &HeaderMap) -> Option<HandshakeError> {
     let asks = first(headers, CONNECTION.as_str()).to_ascii_lowercase().contains("upgrade");
     let rules = [
-        (method == Method::GET, (405, "bad method")),
-        (asks && first(headers, UPGRADE.as_str()).eq_ignore_ascii_case("websocket"), (400, "not websocket protocol")),
-        (!first(headers, "sec-websocket-key").is_empty(), (400, "mismatch challenge/response")),
-        (first(headers, "sec-websocket-version") == VERSION, (400, "missing or bad WebSocket Version")),
+        (method == Method::GET, HandshakeError::Method),
+        (asks && first(headers, UPGRADE.as_str()).eq_ignore_ascii_case("websocket"), HandshakeError::NotWebSocket),
+        (!first(headers, "sec-websocket-key").is_empty(), HandshakeError::NoKey),
+        (first(headers, "sec-websocket-version") == VERSION, HandshakeError::Version),
     ];
     rules.into_iter().find(|(kept, _)| !kept).map(|(_, refusal)| refusal)
 }
@@ -49,26 +75,26 @@ pub(super) fn begin(
     request: &HttpRequest,
     choose: impl FnOnce(Vec<String>) -> Result<Option<String>, HandshakeError>,
 ) -> Result<ResponseHead, HttpResponse> {
-    if let Some((code, why)) = check_handshake(request.method(), &upgrade::headers(request)) {
-        return Err(refused(code, why));
+    if let Some(why) = check_handshake(request.method(), &upgrade::headers(request)) {
+        return Err(refused(why));
     }
-    let protocol = choose(offered(request)).map_err(|(code, why)| refused(code, why))?;
+    let protocol = choose(offered(request)).map_err(refused)?;
     Ok(switching(first(request.headers(), "sec-websocket-key"), protocol.as_deref()))
 }
 
 /// The refusal on a connection that is the library's already.
-fn refused(code: u16, why: &'static str) -> HttpResponse {
-    let mut response = HttpResponse::build(StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST));
-    if why.ends_with("Version") {
+fn refused(why: HandshakeError) -> HttpResponse {
+    let mut response = HttpResponse::build(why.code());
+    if why == HandshakeError::Version {
         response.insert_header(("Sec-WebSocket-Version", VERSION));
     }
-    handed_over(response.force_close().body(why))
+    handed_over(response.force_close().body(why.to_string()))
 }
 
 /// Answers the handshake of a tunnel, whose library answers as a handler does.
 pub(super) fn begin_tunnel(request: &HttpRequest, protocol: Option<&str>) -> Result<ResponseHead, HttpResponse> {
-    if let Some((code, _)) = check_handshake(request.method(), &upgrade::headers(request)) {
-        let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST);
+    if let Some(why) = check_handshake(request.method(), &upgrade::headers(request)) {
+        let code = why.code();
         let mut response = HttpResponse::build(code);
         response.insert_header(("Sec-Websocket-Version", VERSION));
         response.insert_header(("Content-Type", "text/plain; charset=utf-8"));
@@ -112,7 +138,7 @@ mod tests {
                 let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
                 headers.insert(name, HeaderValue::from_str(value).expect("a value"));
             }
-            check_handshake(&method, &headers)
+            check_handshake(&method, &headers).map(|why| (why.code().as_u16(), why.to_string()))
         };
         for (method, changed, want) in [
             (Method::GET, &[][..], None),
@@ -125,6 +151,7 @@ mod tests {
             ),
             (Method::GET, &[("sec-websocket-version", "12")], Some((400, "missing or bad WebSocket Version"))),
         ] {
+            let want = want.map(|(code, body): (u16, &str)| (code, body.to_owned()));
             assert_eq!(asked(method, changed), want, "{changed:?}");
         }
     }

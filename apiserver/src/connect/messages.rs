@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt as _};
 use shared::upgrade;
 
 use super::frames::{self, MessageType};
-use super::handshake;
+use super::handshake::{self, HandshakeError};
 
 const BINARY: &str = "binary.k8s.io";
 const BASE64: &str = "base64.binary.k8s.io";
@@ -53,7 +53,7 @@ pub(super) fn is_requested(request: &HttpRequest) -> bool {
 pub(super) fn send(request: &HttpRequest, payload: web::Payload, body: HttpResponse) -> HttpResponse {
     let mut taken = MessageEncoding::Binary;
     let head = handshake::begin(request, |offered| {
-        let (form, name) = form(&offered).ok_or(handshake::NOT_YOURS)?;
+        let (form, name) = form(&offered).ok_or(HandshakeError::NotYours)?;
         taken = form;
         Ok(Some(name.to_owned()))
     });

@@ -10,10 +10,11 @@ use shared::status::{Status, go_quote};
 use shared::upgrade::{self, Dialed, RequestHead, ResponseHead, Rewound};
 
 use super::ended::CommandEnd;
+use super::handshake::{self, HandshakeError};
 use super::throttle::BandwidthLimit;
 use super::translate::{self, Streams};
 use super::transport::{HOP_BY_HOP, Origin, sent_on};
-use super::{Call, Connect, handed_over, handshake, meters, tunnel};
+use super::{Call, Connect, handed_over, meters, tunnel};
 use crate::egress::BoxStream;
 use crate::machinery::query::Query;
 use crate::machinery::tree::text;
@@ -143,7 +144,7 @@ async fn translated(
 ) -> Result<HttpResponse, Status> {
     let known = |offered: Vec<String>| {
         let known = offered.into_iter().find(|name| name == translate::SUBPROTOCOL);
-        known.map(Some).ok_or(handshake::NOT_YOURS)
+        known.map(Some).ok_or(HandshakeError::NotYours)
     };
     let head = match handshake::begin(call.request, known) {
         Ok(head) => head,

@@ -9,7 +9,7 @@ use shared::upgrade;
 use shared::url::Url;
 
 use super::frames::{self, MessageType};
-use super::handshake;
+use super::handshake::{self, HandshakeError};
 use crate::api::RequestInfo;
 use crate::authn::TOKEN_PROTOCOL;
 use crate::verbs::{Body, Reply};
@@ -50,13 +50,13 @@ fn offered(request: &HttpRequest, mut all: Vec<String>) -> Vec<String> {
 pub fn watch(request: &HttpRequest, payload: web::Payload, reply: Reply) -> HttpResponse {
     let head = handshake::begin(request, |all| {
         if !names_origin(request) {
-            return Err(handshake::NOT_YOURS);
+            return Err(HandshakeError::NotYours);
         }
         match &offered(request, all)[..] {
             [] => Ok(None),
             [one] => Ok(Some(one.clone())),
             // There is none to be chosen.
-            _ => Err(handshake::NO_CHOICE),
+            _ => Err(HandshakeError::NoChoice),
         }
     });
     let head = match head {
