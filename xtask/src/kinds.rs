@@ -10,9 +10,9 @@ use crate::tree::{Source, Tree};
 const SOURCES: &str = "apiserver/src/";
 /// Folder of the kinds, by group.
 const HOMES: &str = "apiserver/src/registry/";
-/// Rooms that may ask whether a resource is custom: those that define custom resources, serve rows, and implement the
-/// behaviour of both.
-const ASKING: [&str; 3] = [HOMES, "apiserver/src/crd/", "apiserver/src/rows/"];
+/// Rooms that may ask whether a resource is custom: those that define custom resources, and implement the behaviour of
+/// both.
+const ASKING: [&str; 2] = [HOMES, "apiserver/src/crd/"];
 /// Ways to ask it.
 const QUESTIONS: [&str; 5] = [".custom", "crd::served", "version_of(", "is_custom", "downcast_ref::<CrdVersion>"];
 

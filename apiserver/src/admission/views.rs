@@ -17,7 +17,6 @@ use super::{Attributes, Caller};
 use crate::crd;
 use crate::machinery::tree;
 use crate::registry::{behavior, strategy};
-use crate::rows::working;
 
 /// Objects of a request in the versions that webhooks and policies ask for.
 pub(super) struct Views<'c> {
@@ -76,7 +75,8 @@ impl<'c> Views<'c> {
         let shown = self.new.remove(&last.api_version());
         self.new.clear();
         let Some(shown) = shown else { return Ok(()) };
-        let mut object = brought(self.caller, &working(a.resource), &shown).await?.unwrap_or(shown);
+        let mut object =
+            brought(self.caller, &behavior(a.resource).working_row(a.resource), &shown).await?.unwrap_or(shown);
         behavior(a.resource).complete_converted(a.resource, &mut object);
         if let Some(slot) = a.object.as_deref_mut() {
             *slot = object;

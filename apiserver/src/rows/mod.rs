@@ -37,7 +37,7 @@ type Table = BTreeMap<(Box<str>, Box<str>), Arc<[Row]>>;
 #[derive(Clone, Default)]
 pub struct Rows {
     choice: Arc<ResourceConfig>,
-    custom: Arc<ArcSwap<Table>>,
+    defined: Arc<ArcSwap<Table>>,
     generation: Arc<AtomicU64>,
     news: Arc<Notify>,
 }
@@ -67,7 +67,7 @@ impl Rows {
         if let Some(row) = self.choice.on.iter().find(more) {
             return Some(self.ours(row));
         }
-        self.custom_resource(group, plural)?.iter().find(|r| r.version == version).cloned()
+        self.defined_resource(group, plural)?.iter().find(|r| r.version == version).cloned()
     }
 
     /// A row by group, version and kind.
@@ -79,7 +79,7 @@ impl Rows {
         if let Some(row) = self.choice.on.iter().find(more) {
             return Some(self.ours(row));
         }
-        let table = self.custom.load();
+        let table = self.defined.load();
         of_group(&table, group).flat_map(|rows| rows.iter()).find(|r| r.version == version && r.kind == kind).cloned()
     }
 
@@ -95,7 +95,7 @@ impl Rows {
 
     /// Storage row of a custom resource.
     pub fn defined_storage(&self, resource: GroupResource<'_>) -> Option<Row> {
-        self.custom_resource(resource.group, resource.plural)?.first().map(Row::storage)
+        self.defined_resource(resource.group, resource.plural)?.first().map(Row::storage)
     }
 
     /// True when a group that does not come from a definition is served.
@@ -122,7 +122,7 @@ impl Rows {
 
     /// The rows of custom resources alone, ordered as in [`all`](Self::all).
     pub fn defined(&self) -> Vec<Row> {
-        let mut rows: Vec<Row> = self.custom.load().values().flat_map(|r| r.iter().cloned()).collect();
+        let mut rows: Vec<Row> = self.defined.load().values().flat_map(|r| r.iter().cloned()).collect();
         // Most rows are in order, and of one version.
         rows.sort_by(|a, b| {
             let version = || match a.version == b.version {
@@ -136,7 +136,7 @@ impl Rows {
 
     /// The rows of custom resources in one group, in no particular order.
     pub fn custom_group(&self, group: &str) -> Vec<Row> {
-        of_group(&self.custom.load(), group).flat_map(|rows| rows.iter().cloned()).collect()
+        of_group(&self.defined.load(), group).flat_map(|rows| rows.iter().cloned()).collect()
     }
 
     /// Goes up with every change.
@@ -158,7 +158,7 @@ impl Rows {
     /// Serves these versions of a custom resource from now on; none: serves it no more.
     pub fn set(&self, group: &str, plural: &str, rows: &[Row]) {
         let rows: Arc<[Row]> = rows.into();
-        self.custom.rcu(|table| {
+        self.defined.rcu(|table| {
             let mut table = Table::clone(table);
             let key = (group.into(), plural.into());
             if rows.is_empty() {
@@ -172,8 +172,8 @@ impl Rows {
         self.news.notify_waiters();
     }
 
-    fn custom_resource(&self, group: &str, plural: &str) -> Option<Arc<[Row]>> {
-        self.custom.load().get(&(group.into(), plural.into())).cloned()
+    fn defined_resource(&self, group: &str, plural: &str) -> Option<Arc<[Row]>> {
+        self.defined.load().get(&(group.into(), plural.into())).cloned()
     }
 }
 
@@ -229,12 +229,6 @@ pub fn version_rank(version: &str) -> (u8, std::cmp::Reverse<u64>, std::cmp::Rev
         Some((rank, major, minor)) => (rank, major, minor, String::new()),
         None => (3, Reverse(0), Reverse(0), version.to_owned()),
     }
-}
-
-/// The row writes of a row work in: that in whose version objects are kept, but custom resources are judged in the
-/// version of the request.
-pub fn working(row: &Row) -> Row {
-    if row.custom.is_some() { row.clone() } else { row.storage() }
 }
 
 /// `pods` or `deployments.apps`: the resource as error messages name it.

@@ -20,7 +20,8 @@ use super::{Reply, VerbRequest, accepted};
 use crate::admission::Operation;
 use crate::api::NotPermitted;
 use crate::negotiate;
-use crate::rows::{qualified, working};
+use crate::registry::behavior;
+use crate::rows::qualified;
 use crate::storage::codec::{self, CodecError};
 use crate::storage::{self, Stored, WriteResult};
 
@@ -148,7 +149,7 @@ pub(crate) fn refuse_collection() -> Status {
 pub(crate) async fn delete(engine: &Arc<Engine>, r: &VerbRequest, t: &mut WriteTarget<'_>) -> Result<Reply, Status> {
     t.recorder.annotate(BTreeMap::from([(ANNOTATION.to_owned(), String::new())]));
     authorize(engine, t).await?;
-    let storage = working(t.row);
+    let storage = behavior(t.row).working_row(t.row);
     let key = engine.key(&storage, t.namespace, t.name);
     let mut there = engine.store.raw(&key).await.map_err(|e| storage_status(&e))?;
     if !is_corrupt(engine, &storage, there.clone()).await? {

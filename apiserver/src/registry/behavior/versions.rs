@@ -14,6 +14,10 @@ pub trait ResourceVersions {
     /// Reports whether cached objects are in the version of the row already.
     fn is_served_as_kept(&self, row: &Row) -> bool;
 
+    /// Returns the row in which writes of a row work: that in whose version objects are kept, but custom resources are
+    /// judged in the version of the request.
+    fn working_row(&self, row: &Row) -> Row;
+
     /// Reports whether objects that are read may have to be converted before anything is done with them.
     fn changes_version(&self, row: &Row) -> bool;
 
@@ -42,6 +46,10 @@ pub trait ResourceVersions {
 impl ResourceVersions for BuiltIn {
     fn is_served_as_kept(&self, row: &Row) -> bool {
         row.is_storage()
+    }
+
+    fn working_row(&self, row: &Row) -> Row {
+        row.storage()
     }
 
     fn changes_version(&self, _: &Row) -> bool {
@@ -81,6 +89,10 @@ impl ResourceVersions for CrdVersion {
     /// Objects are converted where they are read and written.
     fn is_served_as_kept(&self, _: &Row) -> bool {
         true
+    }
+
+    fn working_row(&self, row: &Row) -> Row {
+        row.clone()
     }
 
     fn changes_version(&self, row: &Row) -> bool {

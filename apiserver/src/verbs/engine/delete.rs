@@ -9,14 +9,13 @@ use super::super::preconditions::check_preconditions;
 use super::{DeleteOptions, Deleted, Engine, UPDATE_ROUNDS, WriteTarget, conflict, storage_status};
 use crate::admission::Operation;
 use crate::machinery::meta::{self, Deletion, Propagation};
-use crate::registry::strategy;
-use crate::rows::working;
+use crate::registry::{behavior, strategy};
 use crate::storage::{Stored, WriteResult};
 
 impl Engine {
     /// Deletes an object, or marks it.
     pub async fn delete(&self, t: &mut WriteTarget<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
-        let storage = &working(t.row);
+        let storage = &behavior(t.row).working_row(t.row);
         let strategy = strategy::strategy_of(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| self.read_error(&e))?;

@@ -24,7 +24,7 @@ use crate::machinery::meta;
 use crate::negotiate::Media;
 use crate::registry::strategy::{self, StrategyCx};
 use crate::registry::{FieldGates, behavior, owners};
-use crate::rows::{Rows, working};
+use crate::rows::Rows;
 use crate::storage::{Store, Stored, WriteResult};
 
 /// Attempts to find a free generated name.
@@ -112,7 +112,7 @@ impl Engine {
 
     /// A quorum read; the object is in the storage row's version.
     pub async fn read(&self, row: &Row, namespace: &str, name: &str) -> Result<Option<(Value, Stored)>, Status> {
-        let storage = &working(row);
+        let storage = &behavior(row).working_row(row);
         let (found, _) = self.store.get(&self.key(storage, namespace, name)).await.map_err(|e| storage_status(&e))?;
         match found {
             Some(s) => Ok(Some((self.decode(storage, &s).await?, s))),
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     async fn create_once(&self, t: &mut WriteTarget<'_>, object: Value) -> Result<WriteOutcome, Status> {
-        let storage = &working(t.row);
+        let storage = &behavior(t.row).working_row(t.row);
         let strategy = strategy::strategy_of(t.row);
         let mut object = self.to_storage(t.row, object);
         self.admit(t, Operation::Create, Some(&mut object), None).await?;

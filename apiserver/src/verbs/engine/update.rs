@@ -17,7 +17,6 @@ use crate::crd;
 use crate::machinery::meta;
 use crate::registry::strategy::{self, Strategy};
 use crate::registry::{behavior, owners};
-use crate::rows::working;
 use crate::storage::WriteResult;
 
 /// Conversions of an object that may depend on one another, in the search for who owns what.
@@ -53,7 +52,7 @@ impl Engine {
         t: &mut WriteTarget<'_>,
         change: &mut Change<'_>,
     ) -> Result<(WriteOutcome, bool), Status> {
-        let storage = &working(t.row);
+        let storage = &behavior(t.row).working_row(t.row);
         let key = self.key(storage, t.namespace, t.name);
         let updating = pin!(async {
             match self.update_in_rounds(t, storage, &key, change).await {
@@ -281,7 +280,7 @@ impl Engine {
         dry_run: bool,
         change: &mut (dyn FnMut(&mut Value) -> Result<(), Status> + Send),
     ) -> Result<Value, Status> {
-        let storage = &working(row);
+        let storage = &behavior(row).working_row(row);
         let key = self.key(storage, namespace, name);
         let (mut found, _) = self.store.get(&key).await.map_err(|e| storage_status(&e))?;
         for _ in 0..UPDATE_ROUNDS {
