@@ -143,11 +143,11 @@ pub enum Error {
     Configuration(String),
     /// A kubeconfig of webhooks.
     #[error(transparent)]
-    Credentials(#[from] super::webhooks::CredentialsError),
+    Credentials(#[from] super::CredentialsError),
     /// The address of a webhook.
     #[error(transparent)]
-    Target(#[from] super::webhooks::TargetError),
+    Target(#[from] super::TargetError),
     /// The default levels of pod security.
     #[error(transparent)]
-    PodSecurity(#[from] super::pod_security::PolicyConfigError),
+    PodSecurity(#[from] super::PolicyConfigError),
 }

@@ -93,7 +93,7 @@ enum DiscoveryCheckError {
     Status { url: String, code: u16 },
     /// No answer.
     #[error("failing or missing response from {url}: Get {url:?}: {source}")]
-    Get { url: String, source: ForwardError },
+    Get { url: String, source: Box<ForwardError> },
     /// No answer in time.
     #[error(
         "failing or missing response from {0}: Get {0:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
@@ -109,7 +109,7 @@ async fn attempt(api: &ApiService, backend: &Backend, reader: &dyn Reader) -> Re
     match tokio::time::timeout(PATIENCE, probe).await {
         Ok(Ok(code)) if (200..300).contains(&code) => Ok(()),
         Ok(Ok(code)) => Err(DiscoveryCheckError::Status { url, code }),
-        Ok(Err(source)) => Err(DiscoveryCheckError::Get { url, source }),
+        Ok(Err(source)) => Err(DiscoveryCheckError::Get { url, source: source.into() }),
         Err(_) => Err(DiscoveryCheckError::Deadline(url)),
     }
 }

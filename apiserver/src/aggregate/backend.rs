@@ -248,7 +248,7 @@ impl Backend {
         if let Some(io) = io_error(&error).filter(|io| is_tls(io)) {
             count_outdated("kube_aggregator", io);
         }
-        ForwardError::Exchange { server: self.target.server.clone(), address: address.to_owned(), error }
+        ForwardError::Exchange { server: self.target.server.clone(), address: address.to_owned(), error: error.into() }
     }
 }
 

@@ -43,7 +43,7 @@ pub enum ForwardError {
         /// Host and port.
         address: String,
         /// Cause.
-        error: legacy::Error,
+        error: Box<legacy::Error>,
     },
     /// A connection that is to switch protocols cannot be opened.
     #[error("{0}")]

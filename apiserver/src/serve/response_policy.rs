@@ -63,7 +63,7 @@ const CORS: [(&str, &str); 4] = [
 
 /// A flag that cannot be obeyed, in upstream's words.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ResponseFlagError {
+enum ResponseFlagError {
     /// Connections would be closed too often.
     #[error("--goaway-chance can not be less than 0 or greater than 0.02")]
     GoawayChance,

@@ -44,8 +44,8 @@ pub(super) use credentials::{HostIdentity, server as kubeconfig_server};
 pub(super) use error::WebhookCallError;
 use hook::Hook;
 use review::{ReviewError, ReviewResponse};
-pub use target::TargetError;
-pub(crate) use target::{ServiceAddressError, WebhookAddress};
+pub(crate) use target::WebhookAddress;
+pub use target::{ServiceAddressError, TargetError};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 

@@ -32,7 +32,7 @@ pub enum TargetError {
 
 /// A service without an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ServiceAddressError {
+pub enum ServiceAddressError {
     /// There is no service of this name.
     #[error("service {0:?} not found")]
     NoService(String),
