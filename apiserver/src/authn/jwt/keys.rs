@@ -4,7 +4,6 @@
 //! which is really new is known with the next fetch. Answers for upstream's `go-oidc's` `remoteKeySet`.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -369,6 +368,7 @@ mod tests {
     /// Tokens with keys that nobody knows, one after another: how often the issuer is asked in a time.
     #[tokio::test(start_paused = true)]
     async fn tokens_that_ask_for_keys() {
+        use std::sync::Arc;
         use std::sync::atomic::{AtomicU64, Ordering};
         for (said, tokens, fetches, seconds) in [
             ("", 5, 5, 0),
