@@ -20,10 +20,10 @@ pub enum ContentError {
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// An object does not have a key that the volume names.
-    #[error("references non-existent {kind} key: {key}")]
+    #[error("{missing} key: {key}")]
     NoKey {
-        /// `config` or `secret`.
-        kind: &'static str,
+        /// Beginning of upstream's text.
+        missing: &'static str,
         /// The key.
         key: String,
     },
@@ -45,6 +45,9 @@ pub enum ContentError {
 }
 
 const DEFAULT_MODE: i32 = 0o644;
+/// Beginnings of upstream's texts on keys that are not there.
+const CONFIG_KEY: &str = "configmap references non-existent config";
+const SECRET_KEY: &str = "references non-existent secret";
 
 /// Inputs of the contents.
 pub(super) struct ContentInputs<'a> {
@@ -152,7 +155,7 @@ impl ContentInputs<'_> {
         let optional = optional.unwrap_or(false);
         let map = allow_missing(self.objects.config_map(self.namespace(), name).await, optional)?;
         let data = map.map(|map| config_map_data(&map)).unwrap_or_default();
-        select(payload, data, items, mode, optional, "config")
+        select(payload, data, items, mode, optional, CONFIG_KEY)
     }
 
     async fn add_secret(
@@ -166,7 +169,7 @@ impl ContentInputs<'_> {
         let optional = optional.unwrap_or(false);
         let secret = allow_missing(self.objects.secret(self.namespace(), name).await, optional)?;
         let data = secret.map(|secret| secret_data(&secret)).unwrap_or_default();
-        select(payload, data, items, mode, optional, "secret")
+        select(payload, data, items, mode, optional, SECRET_KEY)
     }
 
     fn add_downward(
@@ -225,14 +228,15 @@ fn secret_data(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
     secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect()
 }
 
-/// All keys, or those that `items` names at the paths it gives them.
+/// All keys, or those that `items` names at the paths it gives them. `missing` begins upstream's text on a key that is not
+/// there.
 fn select(
     payload: &mut Payload,
     data: BTreeMap<String, Vec<u8>>,
     items: Option<&[KeyToPath]>,
     mode: i32,
     optional: bool,
-    kind: &'static str,
+    missing: &'static str,
 ) -> Result<(), ContentError> {
     let Some(items) = items.filter(|items| !items.is_empty()) else {
         let file = |data| Projection { data, mode: bits(mode), uid: None };
@@ -246,8 +250,30 @@ fn select(
                 payload.insert(item.path.clone(), file);
             }
             None if optional => {}
-            None => return Err(ContentError::NoKey { kind, key: item.key.clone() }),
+            None => return Err(ContentError::NoKey { missing, key: item.key.clone() }),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_are_not_there_are_named_as_upstream_names_them() {
+        let item = |key: &str| KeyToPath { key: key.to_owned(), path: "p".to_owned(), mode: None };
+        let chosen = |items: &[KeyToPath], optional: bool, missing: &'static str| {
+            let (mut payload, data) = (Payload::new(), BTreeMap::from([("k".to_owned(), b"v".to_vec())]));
+            select(&mut payload, data, Some(items), 0o644, optional, missing)
+                .map(|()| payload.len())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(chosen(&[item("k")], false, ""), Ok(1));
+        assert_eq!(chosen(&[item("x")], true, ""), Ok(0));
+        let told = chosen(&[item("x")], false, CONFIG_KEY).expect_err("no such key");
+        assert_eq!(told, "configmap references non-existent config key: x");
+        let told = chosen(&[item("x")], false, SECRET_KEY).expect_err("no such key");
+        assert_eq!(told, "references non-existent secret key: x");
+    }
 }

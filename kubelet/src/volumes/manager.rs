@@ -407,6 +407,68 @@ mod tests {
         assert_eq!(std::fs::read_to_string(written).expect("written"), "p");
         manager.unmount("u").await.expect("taken down");
     }
+
+    #[tokio::test]
+    async fn volumes_that_are_read_only_have_folders_for_others() {
+        let root = tempfile::tempdir().expect("a folder");
+        let manager = manager(root.path());
+        let labels = json!({"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]});
+        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {
+            "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/etc/conf", "readOnly": true},
+                {"name": "data", "mountPath": "/etc/conf/a/data"}]}],
+            "volumes": [{"name": "v", "projected": {"sources": [{"downwardAPI": labels}]}},
+                {"name": "data", "emptyDir": {}}]}});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        manager.mount(&pod, &PodFacts::default()).await.expect("mounted");
+        let volume = root.path().join("pods/u/volumes/kubernetes.io~projected/v");
+        let has_room = || volume.join("a/data").is_dir() && volume.join("name").is_file();
+        assert!(has_room());
+        manager.refresh(&pod, &PodFacts::default()).await.expect("refreshed");
+        assert!(has_room(), "for as long as the pod lives");
+        manager.unmount("u").await.expect("taken down");
+        assert!(!volume.exists());
+    }
+
+    #[tokio::test]
+    async fn volumes_of_the_node_are_given_to_the_group_of_their_first_pod() {
+        let (root, disk) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let file = disk.path().join("file");
+        std::fs::write(&file, "").expect("written");
+        let metadata = json!({"name": "pv"});
+        let spec = json!({"claimRef": {"uid": "claim"}, "local": {"path": disk.path()}});
+        let on_node = json!({"c": {"metadata": metadata, "spec": spec}});
+        let manager = manager_with(root.path(), Objects { on_node });
+        let pod = |uid: &str, context: Value, read_only: bool| -> Pod {
+            let mounts = json!([{"name": "v", "mountPath": "/v"}]);
+            let claim = json!({"claimName": "c", "readOnly": read_only});
+            let pod = json!({"metadata": {"name": uid, "namespace": "n", "uid": uid}, "spec": {"securityContext": context,
+                "containers": [{"name": "c", "volumeMounts": mounts}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": claim}]}});
+            serde_json::from_value(pod).expect("a pod")
+        };
+        let group = |path: &Path| std::fs::metadata(path).expect("there").gid();
+        let own = group(&file);
+        let mount = async |pod: Pod| manager.mount(&pod, &PodFacts::default()).await.expect("mounted");
+        mount(pod("reads", json!({"fsGroup": 4001}), true)).await;
+        assert_eq!(group(&file), own, "of a pod that only reads");
+        manager.unmount("reads").await.expect("taken down");
+        let at = mount(pod("first", json!({"fsGroup": 4002}), false)).await["v"].host_path.clone();
+        assert_eq!((group(&file), group(disk.path()), group(&at.join("file"))), (4002, 4002, 4002));
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").mode() & 0o7777;
+        assert_eq!((mode(disk.path()) & 0o2070, mode(&file) & 0o060), (0o2070, 0o060), "the group may read and write");
+        mount(pod("second", json!({"fsGroup": 4003}), false)).await;
+        assert_eq!(group(&file), 4002, "another pod has it");
+        for uid in ["first", "second"] {
+            manager.unmount(uid).await.expect("taken down");
+        }
+        std::os::unix::fs::chown(&file, None, Some(own)).expect("given back");
+        let lazy = json!({"fsGroup": 4002, "fsGroupChangePolicy": "OnRootMismatch"});
+        mount(pod("lazy", lazy, false)).await;
+        assert_eq!(group(&file), own, "its root is the group's already");
+        manager.unmount("lazy").await.expect("taken down");
+        assert!(file.is_file(), "what is in the volume stays");
+    }
+
     #[tokio::test]
     async fn files_are_written_once_whoever_owns_them() {
         let root = tempfile::tempdir().expect("a folder");

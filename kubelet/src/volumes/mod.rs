@@ -22,6 +22,7 @@ mod measure;
 pub(crate) mod metrics;
 mod mounted;
 pub(crate) mod mounts;
+mod nested;
 mod refresh;
 mod setup;
 pub(crate) mod tokens;

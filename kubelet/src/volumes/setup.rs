@@ -12,7 +12,7 @@ use super::helper::{self, MountError, MountRequest, give};
 use super::metrics::{self, Plugin, VolumeOperation, Worlds};
 use super::tokens::Tokens;
 use super::usage::KnownUsage;
-use super::{MountedVolume, VolumeError, hostpath, mounts, writer};
+use super::{MountedVolume, VolumeError, hostpath, mounts, nested, writer};
 use crate::blocking::{Lane, MOUNTING, WorkError, blocking};
 use crate::facts::PodFacts;
 use crate::objects::ObjectSource;
@@ -402,12 +402,14 @@ impl Inner {
             // As giving the volume to the group will leave them: else the next look finds files that differ.
             payload.values_mut().for_each(|file| file.mode |= mounts::GROUP_READS);
         }
+        let mount_points = nested::mount_points(pod, &volume.name).map_err(WorkError::from)?;
         let written = blocking(move || {
             make_folder(&folder, 0o777)?;
             if in_memory {
                 mounts::memory(&folder, "tmpfs", "")?;
                 fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777))?;
             }
+            nested::make(&folder, &mount_points)?;
             writer::write(&folder, &payload, Timestamp::now())?;
             if let Some(group) = group {
                 mounts::give_to_group(&folder, group, true)?;
