@@ -30,6 +30,7 @@ pub mod memory;
 mod metrics;
 pub mod node;
 pub mod objects;
+mod pace;
 pub mod pleg;
 pub mod plugins;
 pub mod pod_certificates;

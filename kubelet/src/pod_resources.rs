@@ -4,6 +4,7 @@
 use crate::cpus::CpuSet;
 use crate::devices::{Devices, GrantedDevice};
 use crate::memory::Block;
+use crate::pace::Pace;
 use crate::plugins::{self, metrics::PodResourcesQuestion};
 use crate::pods;
 use crate::resource_claims;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use shared::types::{is_pod_terminal, is_sidecar};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
@@ -31,6 +33,17 @@ pub mod v1 {
 /// Folder of the socket, below the root directory.
 const FOLDER: &str = "pod-resources";
 const SOCKET: &str = "kubelet.sock";
+
+/// Calls a second (upstream's `DefaultQPS`).
+const QPS: i32 = 100;
+/// Calls at once (upstream's `DefaultBurstTokens`).
+const BURST: i32 = 10;
+
+/// Refuses calls that come too fast: a monitor that does not wait must not keep the kubelet from its work. Answers for
+/// upstream's `LimiterUnaryServerInterceptor`.
+fn limit(pace: &Pace, now: Instant) -> Result<(), Status> {
+    if pace.accepts(now) { Ok(()) } else { Err(Status::resource_exhausted("rejected by rate limit")) }
+}
 
 /// The service over a node's pods and devices.
 pub(crate) struct Service {
@@ -168,7 +181,9 @@ impl PodResourcesLister for Service {
 
 /// Serves the socket until shutdown.
 pub async fn run(root: &Path, manager: Arc<Manager>, devices: Arc<Devices>, shutdown: CancellationToken) {
-    let service = PodResourcesListerServer::new(Service::new(manager, devices));
+    let pace = Arc::new(Pace::new(QPS, BURST));
+    let limited = move |request: Request<()>| limit(&pace, Instant::now()).map(|()| request);
+    let service = PodResourcesListerServer::with_interceptor(Service::new(manager, devices), limited);
     let socket = root.join(FOLDER).join(SOCKET);
     plugins::serve(&socket, tonic::transport::Server::builder().add_service(service), shutdown).await;
 }
@@ -177,6 +192,16 @@ pub async fn run(root: &Path, manager: Arc<Manager>, devices: Arc<Devices>, shut
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::time::Duration;
+
+    #[test]
+    fn calls_that_come_too_fast_are_refused() {
+        let (pace, begun) = (Pace::new(QPS, BURST), Instant::now());
+        assert!((0..10).all(|_| limit(&pace, begun).is_ok()));
+        let refused = limit(&pace, begun).expect_err("the eleventh at once");
+        assert_eq!((refused.code(), refused.message()), (tonic::Code::ResourceExhausted, "rejected by rate limit"));
+        limit(&pace, begun + Duration::from_millis(10)).expect("a hundred a second");
+    }
 
     #[test]
     fn pods_are_told_with_the_containers_that_last() {

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -14,6 +16,14 @@ use crate::cri::v1;
 
 /// Key of the registry that images without a host are in.
 const DEFAULT_REGISTRY: &str = "index.docker.io";
+
+/// Decoder of `auth`, which some tools write without padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// Secret that credentials were read from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +100,9 @@ fn auth(server: &str, entry: &Value) -> Option<v1::AuthConfig> {
     let (mut username, mut password) = (text("username"), text("password"));
     let packed = text("auth");
     if !packed.is_empty() {
-        let plain = base64::engine::general_purpose::STANDARD.decode(packed.trim()).ok()?;
+        // Go's decoder skips the ends of lines.
+        let packed: String = packed.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+        let plain = BASE64.decode(packed.trim()).ok()?;
         let plain = String::from_utf8(plain).ok()?;
         let (user, secret) = plain.split_once(':')?;
         (username, password) = (user.to_owned(), secret.to_owned());
@@ -201,6 +213,17 @@ mod tests {
         assert_eq!(users(config, "r.io/x:1"), ["a"]);
         assert_eq!(users("{", "r.io/x:1"), Vec::<String>::new());
         assert_eq!(users("[]", "r.io/x:1"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn logins_are_decoded_with_and_without_padding() {
+        for (packed, user) in
+            [("dTpw", "u"), ("dXM6cA==", "us"), ("dXM6cA", "us"), ("dXNlOn\\nA=", "use"), ("dXNlOnA", "use")]
+        {
+            let config = format!(r#"{{"r.io": {{"auth": "{packed}"}}}}"#);
+            assert_eq!(users(&config, "r.io/x"), [user], "{packed}");
+        }
+        assert_eq!(users(r#"{"r.io": {"auth": "dXNl"}}"#, "r.io/x"), Vec::<String>::new(), "no colon");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Answers for upstream's `pkg/kubelet/images/image_manager.go` (`EnsureImageExists`).
 
 mod keyring;
-mod pace;
+mod names;
 pub mod provider;
 pub mod pulled;
 mod service_account;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use keyring::{Credentials, Keyring, Origin, SecretSource};
-use pace::Pace;
+use names::normalize;
 use provider::Providers;
 use pulled::{ImageAccess, PulledImages};
 
@@ -20,10 +20,12 @@ use crate::backoff::Backoff;
 use crate::cri::{CriError, Runtime, v1};
 use crate::events::{EventSink, EventType};
 use crate::objects::ObjectSource;
+use crate::pace::Pace;
 use crate::pods;
 use crate::sources::manifest::default_pull_policy;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use parking_lot::Mutex;
 use shared::flags::format_nanos;
 use std::collections::HashMap;
@@ -99,24 +101,6 @@ pub struct Images {
     node_configurations: Vec<PathBuf>,
 }
 
-/// Names that no image has, in upstream's words.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NameError {
-    /// Another form.
-    #[error("couldn't parse image name \"{0}\": invalid reference format")]
-    Form(String),
-    /// Upper case.
-    #[error(
-        "couldn't parse image name \"{image}\": invalid reference format: repository name ({path}) must be lowercase"
-    )]
-    UpperCase {
-        /// The name.
-        image: String,
-        /// The name without digest.
-        path: String,
-    },
-}
-
 /// Reasons why an image is not pulled, in upstream's words.
 #[derive(Debug, thiserror::Error)]
 enum PullError {
@@ -143,30 +127,6 @@ fn joined(failures: &[String]) -> String {
         [only] => only.clone(),
         several => format!("[{}]", several.join(", ")),
     }
-}
-
-/// The full name of an image: registry, path, tag.
-///
-/// # Errors
-/// It is not a valid reference.
-pub fn normalize(image: &str) -> Result<String, NameError> {
-    let invalid = || NameError::Form(image.to_owned());
-    if image.is_empty() || image.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err(invalid());
-    }
-    let (path, _) = image.split_once('@').unwrap_or((image, ""));
-    let last = path.rsplit('/').next().unwrap_or(path);
-    let (name, _) = last.split_once(':').unwrap_or((last, ""));
-    if name.is_empty() {
-        return Err(invalid());
-    }
-    let repository = path.strip_suffix(last).unwrap_or_default();
-    let has_host = repository.split('/').next().is_some_and(|h| h.contains(['.', ':']) || h == "localhost");
-    let rest = if has_host { repository.split_once('/').map_or("", |(_, r)| r) } else { repository };
-    if format!("{rest}{name}").chars().any(|c| c.is_ascii_uppercase()) {
-        return Err(NameError::UpperCase { image: image.to_owned(), path: path.to_owned() });
-    }
-    if last.contains(':') || image.contains('@') { Ok(image.to_owned()) } else { Ok(format!("{image}:latest")) }
 }
 
 /// In whole milliseconds, as Go prints it.
@@ -260,7 +220,7 @@ impl Images {
         let mut shown = None;
         if let Some(found) = present {
             if !self.is_accessible(&image, &found.id, &[]) {
-                shown = Some(credentials(self, objects, pod, &image).await);
+                shown = Some(credentials(self, objects, events, pod, &image).await);
             }
             if shown.as_ref().is_none_or(|shown| self.is_accessible(&image, &found.id, shown)) {
                 let message =
@@ -288,7 +248,7 @@ impl Images {
         }
         let shown = match shown {
             Some(shown) => shown,
-            None => credentials(self, objects, pod, &image).await,
+            None => credentials(self, objects, events, pod, &image).await,
         };
         let pulled = self.pull(runtime, (&wanted, &image), &shown, sandbox, &event).await;
         match pulled {
@@ -324,7 +284,8 @@ impl Images {
         if let Some(records) = &self.records {
             records.begin(image).map_err(|cause| PullError::Record { image: image.to_owned(), cause })?;
         }
-        let tried = try_all(runtime, image, credentials, &sandbox).await;
+        let pull = |auth| runtime.pull_image(spec(image), auth, sandbox.clone());
+        let tried = try_all(pull, credentials).await;
         let (reference, used) = tried.inspect_err(|_| {
             if let Some(records) = &self.records {
                 records.failed(image);
@@ -371,17 +332,15 @@ impl Images {
 
 /// Pulls with each of the credentials until one serves, or without any where there are none. The answer names the ones
 /// that served.
-async fn try_all<'c>(
-    runtime: &dyn Runtime,
-    image: &str,
+async fn try_all<'c, 'p>(
+    pull: impl Fn(Option<v1::AuthConfig>) -> BoxFuture<'p, Result<String, CriError>>,
     credentials: &'c [Credentials],
-    sandbox: &v1::PodSandboxConfig,
 ) -> Result<(String, Option<&'c Credentials>), PullError> {
     let ways = credentials.iter().map(Some).chain(credentials.is_empty().then_some(None));
     let mut failures = Vec::new();
     for used in ways {
         let auth = used.map(|credentials| credentials.auth.clone());
-        match runtime.pull_image(spec(image), auth, sandbox.clone()).await {
+        match pull(auth).await {
             Ok(reference) => return Ok((reference, used)),
             Err(error) => {
                 let failure = told(&error);
@@ -403,26 +362,57 @@ fn describe(image: v1::Image) -> (String, ImageUser) {
     (image.id, user)
 }
 
+/// The docker configuration of a secret, which its type says to be one. Upstream's `MakeDockerKeyring`.
+fn configuration(secret: &Secret) -> Option<&[u8]> {
+    let key = match secret.type_.as_deref()? {
+        "kubernetes.io/dockerconfigjson" => ".dockerconfigjson",
+        "kubernetes.io/dockercfg" => ".dockercfg",
+        _ => return None,
+    };
+    secret.data.as_ref()?.get(key).map(|content| content.0.as_slice()).filter(|content| !content.is_empty())
+}
+
 /// Credentials of the pod's secrets, and those of the node, for an image. A secret that cannot be read, or says nothing,
 /// leaves the others to be tried.
-async fn credentials(images: &Images, objects: &dyn ObjectSource, pod: &Pod, image: &str) -> Vec<Credentials> {
-    let (mut keyring, namespace) = (Keyring::default(), pods::namespace(pod));
+async fn credentials(
+    images: &Images,
+    objects: &dyn ObjectSource,
+    events: &dyn EventSink,
+    pod: &Pod,
+    image: &str,
+) -> Vec<Credentials> {
+    let (mut keyring, namespace, mut missing) = (Keyring::default(), pods::namespace(pod), Vec::new());
     let names = pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_deref()).unwrap_or_default();
-    for reference in names {
-        let Ok(secret) = objects.secret(namespace, &reference.name).await else { continue };
+    // The API server permits references without a name.
+    for reference in names.iter().filter(|reference| !reference.name.is_empty()) {
+        let secret = match objects.secret(namespace, &reference.name).await {
+            Ok(secret) => secret,
+            Err(error) => {
+                let (pod, secret) = (pods::describe(pod), reference.name.as_str());
+                tracing::info!(pod, secret, %error, "Unable to retrieve pull secret, the image pull may not succeed.");
+                missing.push(secret.to_owned());
+                continue;
+            }
+        };
         let source = Origin::Secret(SecretSource {
             uid: secret.metadata.uid.clone().unwrap_or_default(),
             namespace: namespace.to_owned(),
             name: reference.name.clone(),
         });
-        let data = secret.data.iter().flatten();
-        let configurations = data.filter(|(key, _)| matches!(key.as_str(), ".dockerconfigjson" | ".dockercfg"));
-        for (_, content) in configurations {
-            keyring.add(&content.0, &source);
+        if let Some(content) = configuration(&secret) {
+            keyring.add(content, &source);
         }
     }
-    let mut found = keyring.lookup(image);
-    found.extend(images.of_node(image));
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        let text = format!(
+            "Unable to retrieve some image pull secrets ({names}); attempting to pull the image may not succeed."
+        );
+        events.pod(pod, "", EventType::Warning, "FailedToRetrieveImagePullSecret", &text);
+    }
+    let repository = names::repository(image);
+    let mut found = keyring.lookup(&repository);
+    found.extend(images.of_node(&repository));
     found.extend(images.providers.credentials(objects, pod, image).await);
     found
 }
@@ -430,21 +420,11 @@ async fn credentials(images: &Images, objects: &dyn ObjectSource, pod: &Pod, ima
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names() {
-        for (image, expected) in [
-            ("busybox", Some("busybox:latest")),
-            ("a.b:5000/x/y:1", Some("a.b:5000/x/y:1")),
-            ("x@sha256:00", Some("x@sha256:00")),
-            ("", None),
-            ("a b", None),
-            ("Upper", None),
-            ("x/", None),
-        ] {
-            assert_eq!(normalize(image).ok().as_deref(), expected, "{image}");
-        }
-    }
+    use crate::events::tests::Recorded;
+    use crate::objects::ObjectError;
+    use base64::Engine as _;
+    use futures::FutureExt as _;
+    use serde_json::json;
 
     #[test]
     fn failures_that_runtimes_tell_apart_are_told_apart() {
@@ -469,6 +449,69 @@ mod tests {
         assert_eq!(rpc("Unknown", "no such image"), expected("ErrImagePull", "no such image"));
         let found = rpc("NotFound", "no such image");
         assert_eq!(found, expected("ErrImagePull", "rpc error: code = NotFound desc = no such image"));
+    }
+
+    /// Secrets of one namespace.
+    struct Secrets;
+
+    #[async_trait::async_trait]
+    impl ObjectSource for Secrets {
+        async fn secret(&self, _: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
+            let (kind, key, user) = match name {
+                "config" => ("kubernetes.io/dockerconfigjson", ".dockerconfigjson", "config"),
+                "old" => ("kubernetes.io/dockercfg", ".dockercfg", "old"),
+                "registry" => ("kubernetes.io/dockercfg", ".dockercfg", "registry"),
+                "untyped" => ("Opaque", ".dockerconfigjson", "untyped"),
+                _ => return Err(ObjectError::NotFound { kind: "secret", name: name.to_owned() }),
+            };
+            let registry = if name == "registry" { "docker.io/team" } else { "r.io" };
+            let text = json!({registry: {"username": user, "password": "p"}}).to_string();
+            let data = json!({key: base64::engine::general_purpose::STANDARD.encode(text)});
+            let secret = json!({"metadata": {"name": name, "uid": name}, "type": kind, "data": data});
+            Ok(Arc::new(serde_json::from_value(secret).expect("a secret")))
+        }
+    }
+
+    #[tokio::test]
+    async fn secrets_of_the_right_types_have_credentials_and_missing_ones_are_told() {
+        let images = Images::new(Pulls::default(), std::path::Path::new("/nonexistent"), None, Providers::default());
+        let names: Vec<_> =
+            ["gone", "untyped", "", "old", "registry", "config", "lost"].map(|name| json!({"name": name})).into();
+        let spec = json!({"containers": [], "imagePullSecrets": names});
+        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let events = Recorded::default();
+        let found = credentials(&images, &Secrets, &events, &pod, "r.io/x:1").await;
+        let users: Vec<String> = found.into_iter().map(|found| found.auth.username).collect();
+        assert_eq!(users, ["old", "config"]);
+        let found = credentials(&images, &Secrets, &Recorded::default(), &pod, "team/app:1").await;
+        assert_eq!(found[0].auth.username, "registry", "an image without a registry is in the default one");
+        assert_eq!(found.len(), 1);
+        let text = "Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (gone, lost); attempting to pull the image may not succeed.";
+        assert_eq!(events.taken(), [text]);
+    }
+
+    #[tokio::test]
+    async fn all_credentials_are_tried_until_one_serves() {
+        let known = |user: &str| Credentials {
+            auth: v1::AuthConfig { username: user.into(), ..v1::AuthConfig::default() },
+            origin: Origin::Node,
+        };
+        let all = ["first", "second", "right", "last"].map(known);
+        let tried = Mutex::new(Vec::new());
+        let pull = |auth: Option<v1::AuthConfig>| {
+            let user = auth.map(|auth| auth.username).unwrap_or_default();
+            tried.lock().push(user.clone());
+            let refused = |user: &str| CriError::Rpc { code: "Unknown", message: format!("not for {user}") };
+            let answer = if user == "right" { Ok("sha256:id".to_owned()) } else { Err(refused(&user)) };
+            async { answer }.boxed()
+        };
+        let (id, used) = try_all(pull, &all).await.expect("pulled");
+        assert_eq!((id.as_str(), used.map(|used| used.auth.username.as_str())), ("sha256:id", Some("right")));
+        assert_eq!(*tried.lock(), ["first", "second", "right"]);
+        let failed = try_all(pull, &all[..2]).await.expect_err("none serves");
+        assert_eq!(failed.to_string(), "[not for first, not for second]");
+        assert_eq!(try_all(pull, &[]).await.expect_err("without any").to_string(), "not for ");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! In: the configuration and its programs. Out: a docker configuration for an image, kept as long as the plugin says.
 
 use super::keyring::{Credentials, Keyring, Origin, fits};
+use super::names::repository;
 use super::service_account::{self, Account, AccountIdentity, TokenAttributes};
 use crate::keyed_lock::KeyedLocks;
 use crate::metrics;
@@ -307,20 +308,6 @@ fn named(provider: &Provider, at: &Field) -> Option<Error> {
     Some(Error::invalid(at, name, detail))
 }
 
-/// An image's name with its registry, without tag and digest.
-fn repository(image: &str) -> String {
-    let name = image.split('@').next().unwrap_or(image);
-    let (folder, last) = name.rsplit_once('/').map_or(("", name), |(folder, last)| (folder, last));
-    let last = last.split(':').next().unwrap_or(last);
-    let name = if folder.is_empty() { last.to_owned() } else { format!("{folder}/{last}") };
-    let host = name.split_once('/').map_or("", |(host, _)| host);
-    match () {
-        () if host.contains(['.', ':']) || host == "localhost" => name,
-        () if name.contains('/') => format!("docker.io/{name}"),
-        () => format!("docker.io/library/{name}"),
-    }
-}
-
 fn registry(repository: &str) -> &str {
     repository.split('/').next().unwrap_or(repository)
 }
@@ -483,14 +470,6 @@ mod tests {
         let expected = json!({"kind": "CredentialProviderRequest", "apiVersion": format!("{GROUP}/v1"),
             "image": "a.example.com/team/x"});
         assert_eq!(asked, expected);
-        for (image, expected) in [
-            ("busybox:latest", "docker.io/library/busybox"),
-            ("team/x", "docker.io/team/x"),
-            ("localhost/x@sha256:00", "localhost/x"),
-            ("r.io:5000/x:1", "r.io:5000/x"),
-        ] {
-            assert_eq!(repository(image), expected);
-        }
     }
 
     #[tokio::test]

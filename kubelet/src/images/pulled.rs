@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::keyring::{Credentials, Origin, SecretSource};
+use super::names::{check_pattern, repository};
 use super::service_account::ServiceAccountSource;
 use crate::files;
 
@@ -34,7 +35,7 @@ pub enum Verification {
     /// Images that the kubelet did not pull itself are for everybody.
     #[default]
     ExceptPreloaded,
-    /// So are those that the list names: exact names, or everything below `name/*`.
+    /// Images that the list names are for everybody: exact names, or everything below `name/*`.
     ExceptListed(Vec<String>),
     /// All images are verified.
     Always,
@@ -61,6 +62,8 @@ impl Verification {
         };
         if !list.is_empty() && policy != "NeverVerifyAllowlistedImages" {
             problems.push("can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \"NeverVerifyAllowlistedImages\"".to_owned());
+        } else if let Some(error) = list.iter().find_map(|pattern| check_pattern(pattern).err()) {
+            problems.push(format!("invalid image pattern in `preloadedImagesVerificationAllowlist`: {error}"));
         }
         if problems.is_empty() { Ok(parsed) } else { Err(problems) }
     }
@@ -69,7 +72,7 @@ impl Verification {
         match self {
             Self::Never => false,
             Self::ExceptPreloaded => was_pulled,
-            Self::ExceptListed(list) => was_pulled || !list.iter().any(|entry| is_listed(entry, repository)),
+            Self::ExceptListed(list) => !list.iter().any(|entry| is_listed(entry, repository)),
             Self::Always => true,
         }
     }
@@ -192,7 +195,7 @@ impl PulledImages {
     /// # Errors
     /// A record cannot be read: nothing is known of the image.
     pub fn access(&self, image: &str, id: &str, credentials: &[Credentials]) -> io::Result<ImageAccess> {
-        let repository = repository(image);
+        let repository = &repository(image);
         let _held = self.pulling.lock();
         let record: Option<Record> = self.read("pulled", id)?;
         let was_pulled = record.is_some() || self.read::<Intent>("pulling", image)?.is_some();
@@ -249,7 +252,7 @@ impl PulledImages {
         let mut pulling = self.pulling.lock();
         let record = self.read("pulled", id).ok().flatten().unwrap_or_default();
         let record = Record { image_ref: id.to_owned(), ..record };
-        match self.add(record, repository(image), credentials.map_or(Puller::Anybody, Puller::of)) {
+        match self.add(record, &repository(image), credentials.map_or(Puller::Anybody, Puller::of)) {
             Ok(()) => self.end(&mut pulling, image),
             // The intent stays, and with it that the image is not for everybody.
             Err(error) => tracing::error!(image, %error, "Failed to write image pulled record"),
@@ -354,13 +357,6 @@ fn read_file<T: for<'de> Deserialize<'de>>(path: &Path) -> io::Result<Option<T>>
     Ok(serde_json::from_slice(&fs::read(path)?).ok())
 }
 
-/// The name of an image without tag and digest.
-fn repository(image: &str) -> &str {
-    let name = image.split_once('@').map_or(image, |(name, _)| name);
-    let last = name.rfind('/').map_or(0, |slash| slash + 1);
-    name[last..].find(':').map_or(name, |colon| &name[..last + colon])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -452,7 +448,7 @@ mod tests {
 
     #[test]
     fn policies_say_which_images_are_verified() {
-        let list = vec!["r.io/team/*".to_owned(), "r.io/one".to_owned()];
+        let list: Vec<String> = ["r.io/team/*", "r.io/one", "docker.io/library/*"].map(str::to_owned).into();
         for (policy, list, image, pulled, expected) in [
             ("NeverVerify", vec![], IMAGE, true, false),
             ("", vec![], IMAGE, false, false),
@@ -460,14 +456,20 @@ mod tests {
             ("NeverVerifyAllowlistedImages", list.clone(), IMAGE, false, false),
             ("NeverVerifyAllowlistedImages", list.clone(), "r.io/teams/x", false, true),
             ("NeverVerifyAllowlistedImages", list.clone(), "r.io/one:2", false, false),
-            ("NeverVerifyAllowlistedImages", list.clone(), IMAGE, true, true),
+            ("NeverVerifyAllowlistedImages", list.clone(), IMAGE, true, false),
+            ("NeverVerifyAllowlistedImages", list.clone(), "busybox", true, false),
+            ("NeverVerifyAllowlistedImages", list.clone(), "team/busybox", true, true),
             ("AlwaysVerify", vec![], IMAGE, false, true),
         ] {
             let policy = Verification::parse(policy, &list).expect("a policy");
-            assert_eq!(policy.asks(repository(image), pulled), expected, "{policy:?} {image} {pulled}");
+            assert_eq!(policy.asks(&repository(image), pulled), expected, "{policy:?} {image} {pulled}");
         }
         assert!(Verification::parse("Sometimes", &[]).is_err());
         assert!(Verification::parse("AlwaysVerify", &list).is_err());
+        let bad =
+            Verification::parse("NeverVerifyAllowlistedImages", &["busybox".to_owned()]).expect_err("no full name");
+        let text = "invalid image pattern in `preloadedImagesVerificationAllowlist`: neither tag nor digest is accepted in an image reference: busybox";
+        assert_eq!(bad, [text]);
     }
 
     #[test]
@@ -480,17 +482,5 @@ mod tests {
         assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::MustPull, "still there");
         images.prune(&BTreeSet::new(), Timestamp::MAX);
         assert_eq!(images.access(IMAGE, "sha256:id", &[]).expect("known"), ImageAccess::Allowed);
-    }
-
-    #[test]
-    fn names_lose_tag_and_digest() {
-        for (image, expected) in [
-            ("busybox", "busybox"),
-            ("busybox:1", "busybox"),
-            ("r.io:5000/a/b", "r.io:5000/a/b"),
-            ("r.io:5000/a/b:1@sha256:00", "r.io:5000/a/b"),
-        ] {
-            assert_eq!(repository(image), expected);
-        }
     }
 }

@@ -1,24 +1,25 @@
-//! Pace of pulls: `registryPullQPS`, with bursts of `registryBurst`. Answers for upstream's `throttleImagePulling`.
+//! Pace of calls with bursts: of pulls (`registryPullQPS`, `registryBurst`, upstream's `throttleImagePulling`), and of
+//! questions about podresources.
 
 use parking_lot::Mutex;
 use std::time::Instant;
 
-/// A bucket of pulls that fills at a steady rate.
-pub(super) struct Pace {
-    /// Pulls a second; none for as many as are asked for.
+/// A bucket of calls that fills at a steady rate.
+pub(crate) struct Pace {
+    /// Calls a second; none for as many as are asked for.
     rate: Option<f64>,
     most: f64,
     left: Mutex<(f64, Option<Instant>)>,
 }
 
 impl Pace {
-    pub(super) fn new(qps: i32, burst: i32) -> Self {
+    pub(crate) fn new(qps: i32, burst: i32) -> Self {
         let most = f64::from(burst.max(0));
         Self { rate: (qps > 0).then(|| f64::from(qps)), most, left: Mutex::new((most, None)) }
     }
 
-    /// Takes a pull out of the bucket; false where none is left.
-    pub(super) fn accepts(&self, now: Instant) -> bool {
+    /// Takes a call out of the bucket; false where none is left.
+    pub(crate) fn accepts(&self, now: Instant) -> bool {
         let Some(rate) = self.rate else { return true };
         let mut state = self.left.lock();
         let (left, since) = *state;
