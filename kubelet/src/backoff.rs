@@ -2,13 +2,16 @@
 //! event lies more than twice the maximum after the last update.
 
 use jiff::{SignedDuration, Timestamp};
+use shared::flags::FeatureGates;
 use std::collections::HashMap;
 use std::time::Duration;
 
 /// First delay.
-pub const INITIAL: SignedDuration = SignedDuration::from_secs(10);
+const INITIAL: SignedDuration = SignedDuration::from_secs(10);
 /// Longest delay.
-pub const MAXIMUM: SignedDuration = SignedDuration::from_mins(5);
+const MAXIMUM: SignedDuration = SignedDuration::from_mins(5);
+/// The same with the gate `ReduceDefaultCrashLoopBackOffDecay`.
+const REDUCED: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(1), SignedDuration::from_mins(1));
 
 #[derive(Clone, Copy, Debug)]
 struct BackoffEntry {
@@ -34,6 +37,14 @@ impl Backoff {
     /// Delays from `initial` to `maximum`.
     pub fn new(initial: SignedDuration, maximum: SignedDuration) -> Self {
         Self { initial: initial.min(maximum), maximum, entries: HashMap::new() }
+    }
+
+    /// Delays of containers that crash: `configured` is the longest where its gate lets it be.
+    pub fn of_crashes(gates: &FeatureGates, configured: Duration) -> Self {
+        let reduced = gates.enabled("ReduceDefaultCrashLoopBackOffDecay");
+        let (initial, maximum) = if reduced { REDUCED } else { (INITIAL, MAXIMUM) };
+        let configured = gates.enabled("KubeletCrashLoopBackOffMax").then(|| SignedDuration::try_from(configured).ok());
+        Self::new(initial, configured.flatten().unwrap_or(maximum))
     }
 
     fn expired(&self, entry: BackoffEntry, event: Timestamp) -> bool {
@@ -116,5 +127,21 @@ mod tests {
         assert_eq!(backoff.remaining("k", at(now + 700), at(now + 700)), None);
         backoff.next("k", at(now + 700), at(now + 700));
         assert_eq!(backoff.delay("k").as_secs(), 10);
+    }
+    #[test]
+    fn gates_say_how_long_a_crashing_container_waits() {
+        let (seconds, minutes) = (SignedDuration::from_secs, SignedDuration::from_mins);
+        for (reduced, limited, configured, expected) in [
+            (false, true, 300, (seconds(10), minutes(5))),
+            (false, true, 5, (seconds(5), seconds(5))),
+            (false, false, 5, (seconds(10), minutes(5))),
+            (true, false, 300, (seconds(1), minutes(1))),
+            (true, true, 300, (seconds(1), minutes(5))),
+        ] {
+            let set = [("ReduceDefaultCrashLoopBackOffDecay", reduced), ("KubeletCrashLoopBackOffMax", limited)];
+            let gates = FeatureGates::default().with(&set.map(|(gate, on)| (gate.to_owned(), on)).into());
+            let backoff = Backoff::of_crashes(&gates.expect("gates"), Duration::from_secs(configured));
+            assert_eq!((backoff.initial, backoff.maximum), expected, "{reduced} {limited} {configured}");
+        }
     }
 }

@@ -186,7 +186,8 @@ impl Kubelet {
             &tracer,
         )
         .map_err(|e| anyhow::anyhow!("failed to run Kubelet: {e}"))?;
-        tunables::set_up(Path::new("/proc/sys"), kubelet.protect_kernel_defaults)
+        let differing = tunables::Differing::of(kubelet.protect_kernel_defaults, &config.gates);
+        tunables::set_up(Path::new("/proc/sys"), differing)
             .map_err(|e| anyhow::anyhow!("Failed to start ContainerManager: {e}"))?;
         let machine = resources::machine_info(&settings.root_dir);
         let allocatable = resources::allocatable(&machine, &settings.resources);

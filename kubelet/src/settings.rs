@@ -1,11 +1,11 @@
 //! The kubelet's settings after flags and the configuration file are merged: what the rooms need of them.
 
+use crate::backoff::Backoff;
 use crate::files::PRIVATE_FOLDER;
 use crate::images::Pulls;
 use crate::resources::ResourceConfig;
 use crate::sources::manifest::Owner;
 use anyhow::Context as _;
-use jiff::SignedDuration;
 use shared::flags::FeatureGates;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -63,8 +63,8 @@ pub struct Settings {
     pub log_workers: usize,
     /// `containerLogMonitorInterval`.
     pub log_monitor_interval: Duration,
-    /// Longest crash-loop delay.
-    pub max_crash_backoff: SignedDuration,
+    /// Delays of containers that crash, before any did.
+    pub crash_backoff: Backoff,
     /// `syncFrequency`.
     pub sync_frequency: Duration,
     /// `allowedUnsafeSysctls`.

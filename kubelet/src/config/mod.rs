@@ -9,6 +9,7 @@ mod limits;
 mod pulls;
 mod validation;
 
+use crate::backoff::Backoff;
 use crate::cpus::{CpuConfig, CpuSet};
 use crate::images::pulled::Verification;
 use crate::memory::{MemoryConfig, MemoryReservation};
@@ -23,7 +24,7 @@ use proto::selector::format::{label_value, qualified_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::cert::{OptionError, TlsOptions};
-use shared::declared_features;
+use shared::declared_features::{self, RESIZES_GUARANTEED, RESIZES_WHOLE, RESTARTS_ALL};
 use shared::flags::{FeatureGates, FlagSet};
 use shared::status::field::aggregate;
 use shared::traces;
@@ -540,7 +541,7 @@ impl Config {
             log_max_size: size.map_or(10 << 20, |size| u64::try_from(size.value()).unwrap_or(u64::MAX)),
             log_max_files: usize::try_from(kubelet.container_log_max_files).unwrap_or(5),
             log_monitor_interval: kubelet.container_log_monitor_interval.0.max(Duration::from_secs(3)),
-            max_crash_backoff: jiff::SignedDuration::try_from(crash).unwrap_or(jiff::SignedDuration::from_mins(5)),
+            crash_backoff: Backoff::of_crashes(&self.gates, crash),
             sync_frequency: kubelet.sync_frequency.0,
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
             resources: ResourceConfig {
@@ -560,9 +561,8 @@ impl Config {
             },
             prevents_references: self.gates.enabled("PreventStaticPodAPIReferences"),
             declared_features: self.gates.enabled(declared_features::GATE).then(|| {
-                // What else upstream's kubelet declares is not built into this one.
                 declared_features::declared(
-                    &[declared_features::RESIZES_GUARANTEED],
+                    &[RESIZES_GUARANTEED, RESIZES_WHOLE, RESTARTS_ALL],
                     &self.gates,
                     &kubelet.cpu_manager_policy,
                 )

@@ -17,6 +17,8 @@ use std::ops::RangeInclusive;
 const SECOND: i64 = 1_000_000_000;
 const MILLISECOND: i64 = 1_000_000;
 const CFS_PERIOD: i64 = 100 * MILLISECOND;
+/// Default of `crashLoopBackOff.maxContainerRestartPeriod`.
+const LONGEST_BACK_OFF: i64 = 300 * SECOND;
 const PORTS: RangeInclusive<i64> = 1..=65535;
 const TOPOLOGY_POLICIES: [&str; 4] = ["none", "best-effort", "restricted", "single-numa-node"];
 const HAIRPIN_MODES: [&str; 3] = ["none", "hairpin-veth", "promiscuous-bridge"];
@@ -244,6 +246,11 @@ fn swap_and_back_off(kubelet: &KubeletConfiguration, document: &Value, gates: &F
         }),
         when(limited && longest.is_none(), || {
             "FeatureGate KubeletCrashLoopBackOffMax is enabled, CrashLoopBackOff.MaxContainerRestartPeriod must be set"
+                .to_owned()
+        }),
+        // The default of the gate's field is not the user's word.
+        when(!limited && longest.is_some_and(|longest| longest != LONGEST_BACK_OFF), || {
+            "FeatureGate KubeletCrashLoopBackOffMax not enabled, CrashLoopBackOff.MaxContainerRestartPeriod must not be set"
                 .to_owned()
         }),
         longest.filter(|longest| limited && !(SECOND..=300 * SECOND).contains(longest)).map(|longest| {

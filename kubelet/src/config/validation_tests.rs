@@ -267,6 +267,21 @@ fn gates_decide_what_may_be_set() {
             "`preloadedImagesVerificationAllowlist` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled",
         ),
         (
+            json!({"crashLoopBackOff": {"maxContainerRestartPeriod": "10s"}}),
+            ("KubeletCrashLoopBackOffMax", false),
+            "FeatureGate KubeletCrashLoopBackOffMax not enabled, CrashLoopBackOff.MaxContainerRestartPeriod must not be set",
+        ),
+        (
+            json!({"crashLoopBackOff": {}}),
+            ("KubeletCrashLoopBackOffMax", true),
+            "FeatureGate KubeletCrashLoopBackOffMax is enabled, CrashLoopBackOff.MaxContainerRestartPeriod must be set",
+        ),
+        (
+            json!({"imagePullCredentialsVerificationPolicy": "AlwaysVerify"}),
+            ("KubeletEnsureSecretPulledImages", false),
+            "`imagePullCredentialsVerificationPolicy` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled",
+        ),
+        (
             json!({"memoryThrottlingFactor": null}),
             ("MemoryQoS", true),
             "memoryThrottlingFactor is required when MemoryQoS feature flag is enabled",

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
+use shared::flags::FeatureGates;
 
 /// Name below `/proc/sys` and value.
 const TUNABLES: [(&str, &str); 6] = [
@@ -14,27 +15,67 @@ const TUNABLES: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// Sets what differs, or with `protectKernelDefaults` refuses to run where something does. A parameter that cannot be
-/// set is warned of: nodes inside of containers have no right to it.
+/// Whether this process is in a user namespace, whose root is not the machine's.
+fn in_user_namespace() -> bool {
+    is_mapped(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
+}
+
+fn is_mapped(uid_map: &str) -> bool {
+    !uid_map.is_empty() && !uid_map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// What becomes of a parameter with another value than nodes are run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Differing {
+    /// `protectKernelDefaults`: the node does not run.
+    Fails,
+    /// It is set, or the node does not run.
+    IsSet,
+    /// It is set where there is a right to it (`KubeletInUserNamespace`).
+    IsSetIfAllowed,
+}
+
+impl Differing {
+    /// As the configuration has it.
+    pub fn of(protect: bool, gates: &FeatureGates) -> Self {
+        match protect {
+            true => Self::Fails,
+            false if in_user_namespace() && gates.enabled("KubeletInUserNamespace") => Self::IsSetIfAllowed,
+            false => Self::IsSet,
+        }
+    }
+}
+
+/// Sees to it that the parameters are what nodes are run with.
 ///
 /// # Errors
-/// The names, wanted and actual values of those that differ.
-pub fn set_up(proc_sys: &Path, protect: bool) -> anyhow::Result<()> {
+/// What differs and what cannot be read or set.
+pub fn set_up(proc_sys: &Path, differing: Differing) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     for (name, wanted) in TUNABLES {
         let path = proc_sys.join(name);
-        let actual = std::fs::read_to_string(&path).unwrap_or_default();
-        let actual = actual.trim();
+        let failed = |error: std::io::Error| format!("open {}: {error}", path.display());
+        let actual = match std::fs::read_to_string(&path) {
+            Ok(actual) => actual.trim().to_owned(),
+            Err(error) => {
+                wrong.push(failed(error));
+                continue;
+            }
+        };
         if actual == wanted {
             continue;
         }
-        if protect {
+        if differing == Differing::Fails {
             wrong.push(format!("invalid kernel flag: {name}, expected value: {wanted}, actual value: {actual}"));
             continue;
         }
         tracing::info!(flag = name, expected = wanted, actual, "Updating kernel flag");
-        if let Err(error) = std::fs::write(&path, wanted) {
-            tracing::warn!(flag = name, %error, "Failed to update kernel flag");
+        match std::fs::write(&path, wanted) {
+            Ok(()) => {}
+            Err(error) if differing == Differing::IsSetIfAllowed => {
+                tracing::info!(flag = name, %error, "Updating kernel flag failed (running in UserNS, ignoring)");
+            }
+            Err(error) => wrong.push(failed(error)),
         }
     }
     match wrong.len() {
@@ -56,11 +97,43 @@ mod tests {
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             std::fs::write(path, "7\n").expect("written");
         }
-        let refused = set_up(folder.path(), true).expect_err("they differ").to_string();
+        let refused = set_up(folder.path(), Differing::Fails).expect_err("they differ").to_string();
         assert!(
             refused.starts_with("[invalid kernel flag: vm/overcommit_memory, expected value: 1, actual value: 7, ")
         );
-        set_up(folder.path(), false).expect("set");
-        set_up(folder.path(), true).expect("as they should be");
+        set_up(folder.path(), Differing::IsSet).expect("set");
+        set_up(folder.path(), Differing::Fails).expect("as they should be");
+    }
+
+    #[test]
+    fn a_parameter_that_cannot_be_had_keeps_the_node_from_running() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let missing = set_up(folder.path(), Differing::IsSetIfAllowed).expect_err("none is there").to_string();
+        let first = format!("[open {}/vm/overcommit_memory: No such file", folder.path().display());
+        assert!(missing.starts_with(&first), "{missing}");
+        for (name, wanted) in TUNABLES {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(path, wanted).expect("written");
+        }
+        // A file that can be read and not written, whoever asks.
+        let path = folder.path().join("kernel/panic");
+        std::fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink("/proc/self/stat", &path).expect("linked");
+        let refused = set_up(folder.path(), Differing::IsSet).expect_err("it cannot be set").to_string();
+        assert!(refused.starts_with(&format!("open {}: ", path.display())), "{refused}");
+        set_up(folder.path(), Differing::IsSetIfAllowed).expect("goes without");
+    }
+
+    #[test]
+    fn namespaces_of_users_are_told_by_their_map() {
+        for (map, expected) in [
+            ("         0          0 4294967295\n", false),
+            ("", false),
+            ("         0       1000          1\n", true),
+            ("0 0 4294967294\n", true),
+        ] {
+            assert_eq!(is_mapped(map), expected, "{map:?}");
+        }
     }
 }

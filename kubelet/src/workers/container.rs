@@ -286,7 +286,7 @@ pub(crate) mod tests {
             log_max_size: 10 << 20,
             log_max_files: 5,
             log_monitor_interval: Duration::from_secs(10),
-            max_crash_backoff: jiff::SignedDuration::from_mins(5),
+            crash_backoff: crate::backoff::Backoff::default(),
             sync_frequency: Duration::from_secs(60),
             allowed_unsafe_sysctls: Vec::new(),
             enable_controller_attach_detach: true,

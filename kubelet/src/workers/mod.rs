@@ -15,6 +15,7 @@ pub mod error;
 pub mod kill;
 pub mod mailbox;
 pub mod manager;
+mod masked;
 pub mod observed;
 pub mod plan;
 pub mod preemption;

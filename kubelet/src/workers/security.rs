@@ -7,22 +7,6 @@ use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
 };
 
-/// Paths hidden from containers unless they are privileged or ask for an unmasked `/proc`.
-const MASKED: [&str; 11] = [
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-];
-/// One more, kept apart because it is the only device path.
-const MASKED_POWERCAP: &str = "/sys/devices/virtual/powercap";
 /// Paths that are read-only in containers.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -181,8 +165,6 @@ pub fn container(
     }
     let privileged = own.privileged.unwrap_or(false);
     let unmasked = own.proc_mount.as_deref() == Some("Unmasked") || privileged;
-    let mut masked_paths = strings(&MASKED);
-    masked_paths.push(MASKED_POWERCAP.to_owned());
     let no_new_privs = own.allow_privilege_escalation == Some(false);
     let chosen = own.seccomp_profile.as_ref().or_else(|| context.and_then(|c| c.seccomp_profile.as_ref()));
     let named_groups = groups(context).concat();
@@ -212,7 +194,7 @@ pub fn container(
         supplemental_groups: [named_groups, of_volumes].concat(),
         supplemental_groups_policy: groups_policy(context),
         no_new_privs,
-        masked_paths: if unmasked { Vec::new() } else { masked_paths },
+        masked_paths: if unmasked { Vec::new() } else { super::masked::paths() },
         readonly_paths: if unmasked { Vec::new() } else { strings(&READ_ONLY) },
         seccomp: Some(seccomp(chosen, seccomp_root, seccomp_default)),
         apparmor: super::app_armor::profile(pod, container).as_ref().map(apparmor),

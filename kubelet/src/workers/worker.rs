@@ -93,7 +93,7 @@ impl Worker {
     /// A worker for the pod in the mailbox.
     pub fn new(cx: Arc<WorkerContext>, mailbox: Arc<Mailbox>) -> Self {
         let uid = pods::uid(&mailbox.pod()).to_owned();
-        let crash = Backoff::new(crate::backoff::INITIAL, cx.settings.max_crash_backoff);
+        let crash = cx.settings.crash_backoff.clone();
         Self {
             cx,
             mailbox,
