@@ -4,6 +4,7 @@
 
 mod heard;
 mod identity;
+mod static_pods;
 
 use crate::api::{ApiEvents, ApiObjects, ChangeDetection, InformedServices, slim_service};
 use crate::certs::MoreClients;
@@ -35,7 +36,7 @@ use crate::server::access::Access;
 use crate::server::{Handlers, Port, Server};
 use crate::settings::Settings;
 use crate::sources::api::{self, PodStream};
-use crate::sources::{Source, SourceSet, file, manifest::Owner, mirror, url};
+use crate::sources::mirror;
 use crate::stats::Stats;
 use crate::status::writer::Writer;
 use crate::userns::{self, UserNamespaces};
@@ -319,6 +320,9 @@ impl Kubelet {
         tasks.spawn("status", Arc::clone(&self.writer).run(token.clone()));
         tasks.spawn("node", Arc::clone(&self.agent).run(token.clone()));
         tasks.spawn("pleg", pleg::run(Arc::clone(&self.manager), Arc::clone(&self.health), token.clone()));
+        if resources::cgroup_version() == CgroupVersion::V1 {
+            cx.events.node(EventType::Warning, "CgroupV1", CGROUP_V1);
+        }
         tasks.spawn("logs", pleg::logs::run(Arc::clone(&cx), token.clone()));
         let (heard, present) = (Arc::clone(&self.heard), Arc::clone(&self.heard));
         let present = move |uid: &str| present.is_unreadable(uid);
@@ -472,36 +476,6 @@ impl Kubelet {
         tasks.spawn("pod-resources", async move {
             let root = manager.context().settings.root_dir.clone();
             pod_resources::run(&root, manager, devices, token).await;
-        });
-    }
-
-    /// Pods from files and URLs.
-    fn static_pods(&self, tasks: &TaskGroup, shutdown: &Shutdown) {
-        let kubelet = &self.config.kubelet;
-        let owner = Owner::from(&self.manager.context().settings);
-        let (sender, mut receiver) = mpsc::channel::<SourceSet>(4);
-        if !kubelet.static_pod_path.is_empty() {
-            let path = kubelet.static_pod_path.clone().into();
-            let every = kubelet.file_check_frequency.0;
-            tasks.spawn("manifests", file::watch(path, owner.clone(), every, sender.clone(), shutdown.token().clone()));
-        }
-        if !kubelet.static_pod_url.is_empty() {
-            let (address, headers) = (kubelet.static_pod_url.clone(), kubelet.static_pod_url_header.clone());
-            let every = kubelet.http_check_frequency.0;
-            tasks.spawn("manifest-url", url::watch(address, headers, owner, every, sender, shutdown.token().clone()));
-        }
-        let (manager, heard, token) = (Arc::clone(&self.manager), Arc::clone(&self.heard), shutdown.token().clone());
-        tasks.spawn("static-pods", async move {
-            loop {
-                let set = tokio::select! {
-                    () = token.cancelled() => return,
-                    set = receiver.recv() => set,
-                };
-                let Some(set) = set else { return };
-                let flag = if set.source == Source::File { &heard.file } else { &heard.url };
-                manager.set_static(set);
-                flag.store(true, Ordering::Relaxed);
-            }
         });
     }
 

@@ -2,11 +2,13 @@
 //! Answers for upstream's `pkg/kubelet/config/file.go` and `file_linux.go`.
 
 use super::manifest::{self, Owner};
+use super::takeover::EarlierPods;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use shared::folder_watch::FolderWatch;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +20,7 @@ const MAX_MANIFEST: u64 = 10 * 1024 * 1024;
 ///
 /// # Errors
 /// The path cannot be read: nothing is known of its pods.
-pub fn read(path: &Path, owner: &Owner, now: Timestamp) -> std::io::Result<Vec<Pod>> {
+pub fn read(path: &Path, owner: &Owner, earlier: &EarlierPods, now: Timestamp) -> std::io::Result<Vec<Pod>> {
     let mut files: Vec<PathBuf> = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
@@ -41,7 +43,11 @@ pub fn read(path: &Path, owner: &Owner, now: Timestamp) -> std::io::Result<Vec<P
             .and_then(|list| {
                 let origin = file.to_string_lossy();
                 list.into_iter()
-                    .map(|pod| manifest::adopt(pod, "file", &origin, owner, now))
+                    .map(|pod| {
+                        let has_uid = pod.metadata.uid.as_deref().is_some_and(|uid| !uid.is_empty());
+                        let pod = manifest::adopt(pod, "file", &origin, owner, now)?;
+                        Ok(if has_uid { pod } else { take_over(pod, &file, earlier) })
+                    })
                     .collect::<Result<Vec<_>, _>>()
             });
         match decoded {
@@ -50,6 +56,16 @@ pub fn read(path: &Path, owner: &Owner, now: Timestamp) -> std::io::Result<Vec<P
         }
     }
     Ok(pods)
+}
+
+/// The pod under the uid that it runs under already, where an earlier kubelet has begun it.
+fn take_over(mut pod: Pod, file: &Path, earlier: &EarlierPods) -> Pod {
+    let modified = std::fs::metadata(file).and_then(|about| about.modified());
+    if let Some(uid) = modified.ok().and_then(|modified| earlier.uid(&pod, modified)) {
+        pod.metadata.annotations.get_or_insert_default().insert(super::annotations::HASH.to_owned(), uid.clone());
+        pod.metadata.uid = Some(uid);
+    }
+    pod
 }
 
 /// Keeps the "first seen" time of pods that stay the same.
@@ -73,6 +89,7 @@ fn keep_seen(pods: &mut [Pod], seen: &mut BTreeMap<String, String>) {
 pub async fn watch(
     path: PathBuf,
     owner: Owner,
+    earlier: Arc<EarlierPods>,
     every: Duration,
     sender: mpsc::Sender<super::SourceSet>,
     shutdown: CancellationToken,
@@ -85,8 +102,8 @@ pub async fn watch(
         if !watching {
             watching = changes.watch(&path).is_ok();
         }
-        let (folder, owner) = (path.clone(), owner.clone());
-        let read = tokio::task::spawn_blocking(move || read(&folder, &owner, Timestamp::now())).await;
+        let (folder, owner, earlier) = (path.clone(), owner.clone(), Arc::clone(&earlier));
+        let read = tokio::task::spawn_blocking(move || read(&folder, &owner, &earlier, Timestamp::now())).await;
         if let Ok(Err(error)) = &read {
             tracing::error!(path = %path.display(), %error, "Unable to read config path");
         }
@@ -120,7 +137,11 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ironclad-manifests-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir(&folder).expect("folder");
         let owner = Owner { node_name: "n".to_owned(), prevents_references: true };
-        let pods = |path: &Path| read(path, &owner, Timestamp::UNIX_EPOCH).map(|pods| pods.len()).map_err(|e| e.kind());
+        let pods = |path: &Path| {
+            read(path, &owner, &EarlierPods::default(), Timestamp::UNIX_EPOCH)
+                .map(|pods| pods.len())
+                .map_err(|e| e.kind())
+        };
         assert_eq!(pods(&folder.join("nothing")), Ok(0));
         let manifest = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}";
         std::fs::write(folder.join("pod.yaml"), manifest).expect("manifest");

@@ -1,10 +1,10 @@
 //! Manifests to static pods: decoding, defaults, identity. Pure.
 //! Answers for upstream's `pkg/kubelet/config/common.go` (`applyDefaults`, `tryDecodeSinglePod`, `generatePodName`).
 
-use super::annotations;
 use super::references::{self, ReferenceError};
+use super::{annotations, validation};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use proto::selector::format as names;
 use sha2::{Digest, Sha256};
 use shared::types::from_tree;
@@ -133,6 +133,9 @@ pub fn adopt(mut pod: Pod, source: &str, origin: &str, owner: &Owner, now: Times
     default(spec);
     check(&pod)?;
     if let Some(spec) = &pod.spec {
+        if let Some(problem) = validation::problems(spec).into_iter().next() {
+            return Err(ManifestError::Invalid(problem.to_string()));
+        }
         references::check(spec, owner.prevents_references)?;
     }
     Ok(pod)
@@ -198,6 +201,13 @@ fn default(spec: &mut k8s_openapi::api::core::v1::PodSpec) {
     spec.scheduler_name.get_or_insert_with(|| "default-scheduler".to_owned());
     spec.security_context.get_or_insert_default();
     spec.enable_service_links.get_or_insert(true);
+    for volume in spec.volumes.iter_mut().flatten() {
+        let bare = Volume { name: volume.name.clone(), ..Volume::default() };
+        if *volume == bare {
+            volume.empty_dir = Some(EmptyDirVolumeSource::default());
+        }
+    }
+    let has_host_network = spec.host_network.unwrap_or(false);
     let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
     for container in containers {
         container.termination_message_path.get_or_insert_with(|| "/dev/termination-log".to_owned());
@@ -206,6 +216,9 @@ fn default(spec: &mut k8s_openapi::api::core::v1::PodSpec) {
         container.image_pull_policy.get_or_insert_with(|| default_pull_policy(&image).to_owned());
         for port in container.ports.iter_mut().flatten() {
             port.protocol.get_or_insert_with(|| "TCP".to_owned());
+            if has_host_network && port.host_port.unwrap_or(0) == 0 {
+                port.host_port = Some(port.container_port);
+            }
         }
         if let Some(resources) = &mut container.resources
             && let Some(limits) = resources.limits.clone()
@@ -279,6 +292,16 @@ mod tests {
     }
 
     #[test]
+    fn volumes_without_a_source_and_ports_of_the_host_have_upstreams_defaults() {
+        let text = "kind: Pod\nmetadata: {name: p}\nspec: {hostNetwork: true, volumes: [{name: v}], \
+            containers: [{name: a, image: i, ports: [{containerPort: 5}]}]}\n";
+        let pod = decode(text).expect("decodes").remove(0);
+        let spec = adopt(pod, "file", "f", &owner("n"), Timestamp::UNIX_EPOCH).expect("a pod").spec.expect("a spec");
+        assert!(spec.volumes.expect("volumes")[0].empty_dir.is_some());
+        assert_eq!(spec.containers[0].ports.as_ref().expect("ports")[0].host_port, Some(5));
+    }
+
+    #[test]
     fn what_is_no_pod_is_no_static_pod() {
         let adopted = |metadata: &str, spec: &str| {
             let pods = decode(&format!("kind: Pod\nmetadata: {metadata}\nspec: {spec}\n")).expect("decodes");
@@ -301,6 +324,11 @@ mod tests {
                 "{name: p}",
                 "{containers: [{name: a, image: i, volumeMounts: [{name: v, mountPath: /v}]}]}",
                 "spec.containers[0].volumeMounts[0].name",
+            ),
+            (
+                "{name: p}",
+                "{containers: [{name: a, image: i, livenessProbe: {periodSeconds: 1}}]}",
+                "spec.containers[0].livenessProbe",
             ),
             ("{name: p}", "{restartPolicy: Sometimes, containers: [{name: a, image: i}]}", "spec.restartPolicy"),
         ] {

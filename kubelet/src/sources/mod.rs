@@ -7,7 +7,9 @@ pub mod file;
 pub mod manifest;
 pub mod mirror;
 mod references;
+pub mod takeover;
 pub mod url;
+mod validation;
 
 pub use crate::annotations;
 pub use crate::source_set::{Source, SourceSet};
