@@ -20,9 +20,10 @@ use crate::images::Images;
 use crate::images::provider::Providers;
 use crate::images::pulled::PulledImages;
 use crate::lock;
+use crate::node::addresses::NodeAddresses;
 use crate::node::agent::Agent;
 use crate::node::shutdown_pods::{self, NodePods};
-use crate::node::{addresses, kmsg, lease, tunables, util_chains};
+use crate::node::{kmsg, lease, tunables, util_chains};
 use crate::objects::{ObjectSource, Standalone};
 use crate::pleg;
 use crate::plugins;
@@ -198,7 +199,7 @@ impl Kubelet {
         crate::metrics::set("kubelet_cgroup_version", "[ALPHA] Version of the host's control groups", &[], version);
         crate::metrics::show();
         let own = Exclusive::new(&config, &settings, &machine)?;
-        let addresses = addresses::internal(&config.command_line.node_ips, &node_name).await;
+        let addresses = NodeAddresses::find(config.command_line.node_ips.clone(), &node_name).await;
         let more = match &client {
             Some(_) => Some(MoreClients::new(&config).await?),
             None => None,
@@ -230,10 +231,10 @@ impl Kubelet {
         let providers = Providers::of(file, folder, &config.gates)?;
         let (prober, probe_updates) = probes::Manager::new(Arc::new(runtime.clone()), Arc::clone(&events));
         let writer = Writer::new(client.clone());
-        let identity = identity(&config, &settings, machine.clone(), allocatable.clone(), addresses);
+        let identity = identity(&config, &settings, machine.clone(), allocatable.clone());
         let facts = PodFacts {
             node_name: node_name.clone(),
-            host_ips: identity.addresses.iter().map(IpAddr::to_string).collect(),
+            host_ips: addresses.known().iter().map(IpAddr::to_string).collect(),
             pod_ips: Vec::new(),
             allocatable,
         };
@@ -279,7 +280,7 @@ impl Kubelet {
         let agent = Agent::new(
             cx,
             heartbeats.clone(),
-            identity,
+            (identity, addresses),
             Arc::clone(&health),
             (kubelet.node_status_update_frequency.0, kubelet.node_status_report_frequency.0),
             kubelet.register_node,
@@ -529,8 +530,8 @@ impl Kubelet {
             let listener = bind(&kubelet.address, kubelet.read_only_port).await?;
             tasks.spawn("read-only", Arc::clone(&server).plain(listener, Port::ReadOnly, token.clone()));
         }
-        let addresses = self.manager.context().node.load().facts.host_ips.clone();
-        let key = crate::certs::serving_key(&self.config, &addresses, self.client.as_ref(), tasks, shutdown)?;
+        let addresses = self.agent.addresses();
+        let key = crate::certs::serving_key(&self.config, addresses, self.client.as_ref(), tasks, shutdown)?;
         let tls = shared::cert::server_config_with(key, true, &kubelet.tls_options()?)?;
         let listener = bind(&kubelet.address, kubelet.port).await?;
         tasks.spawn("server", server.secure(listener, tls, token.clone()));

@@ -23,6 +23,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Interval at which the client CA file is looked at.
@@ -81,7 +82,7 @@ async fn rotated(
     let client = shared::client::connect_with(&target, &throttle, pair).context("invalid kubeconfig")?;
     let own = client.clone();
     let clients = move |valid: bool| if valid { own.clone() } else { initial.clone() };
-    let wanted = request::CertificateContents::client(&config.node_name());
+    let (_, wanted) = watch::channel(Some(request::CertificateContents::client(&config.node_name())));
     let rotation = rotation::Rotation { store, wanted, at_once: adopted };
     tasks.spawn("client-certificate", rotation.keep(clients, || {}, shutdown.token().clone()));
     Ok(client)
@@ -211,7 +212,7 @@ impl ResolvesServerCert for Issued {
 /// Files cannot be read or written.
 pub fn serving_key(
     config: &Config,
-    addresses: &[String],
+    addresses: watch::Receiver<Vec<IpAddr>>,
     client: Option<&kube::Client>,
     tasks: &TaskGroup,
     shutdown: &Shutdown,
@@ -226,18 +227,14 @@ pub fn serving_key(
         let store = Store::new(&config.command_line.cert_dir, "kubelet-server");
         let issued = Arc::new(Issued::default());
         issued.load(&store);
-        let addresses: Vec<IpAddr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        match request::CertificateContents::serving(name, name, &addresses) {
-            Some(wanted) => {
-                let (seen, pairs) = (Arc::clone(&issued), store.clone());
-                let renewed = move || seen.load(&pairs);
-                let client = client.clone();
-                let rotation = rotation::Rotation { store, wanted, at_once: false };
-                let keep = rotation.keep(move |_| client.clone(), renewed, shutdown.token().clone());
-                tasks.spawn("serving-certificate", keep);
-            }
-            None => tracing::error!("The node has no address, so no serving certificate is asked for"),
-        }
+        let (seen, pairs) = (Arc::clone(&issued), store.clone());
+        let renewed = move || seen.load(&pairs);
+        let client = client.clone();
+        let (contents, wanted) = watch::channel(None);
+        tasks.spawn("serving-names", follow_addresses(addresses, name.to_owned(), contents, shutdown.token().clone()));
+        let rotation = rotation::Rotation { store, wanted, at_once: false };
+        let keep = rotation.keep(move |_| client.clone(), renewed, shutdown.token().clone());
+        tasks.spawn("serving-certificate", keep);
         return Ok(issued);
     }
     if !kubelet.tls_cert_file.is_empty() && !kubelet.tls_private_key_file.is_empty() {
@@ -247,12 +244,32 @@ pub fn serving_key(
     let (certificate, key) = (folder.join("kubelet.crt"), folder.join("kubelet.key"));
     if !certificate.exists() || !key.exists() {
         std::fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
-        let addresses: Vec<IpAddr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        let addresses = addresses.borrow().clone();
         let pair = shared::cert::self_signed(name, &addresses, &[])?;
         store::write_whole(&key, &pair.key, store::PRIVATE_FILE)?;
         store::write_whole(&certificate, &pair.certificate, 0o644)?;
     }
     Ok(Arc::new(ReloadingKey::from_files(certificate, key)?))
+}
+
+/// Says what the serving certificate is to have, as the node's addresses change.
+async fn follow_addresses(
+    mut addresses: watch::Receiver<Vec<IpAddr>>,
+    name: String,
+    contents: watch::Sender<Option<request::CertificateContents>>,
+    shutdown: CancellationToken,
+) {
+    loop {
+        let wanted = request::CertificateContents::serving(&name, &name, &addresses.borrow_and_update());
+        if wanted.is_none() {
+            tracing::error!("The node has no address, so no serving certificate is asked for");
+        }
+        contents.send_replace(wanted);
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = addresses.changed() => if changed.is_err() { return },
+        }
+    }
 }
 
 /// Takes over a changed client CA file until shutdown; a bad one leaves the old one in force.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::request::CertificateContents;
@@ -32,7 +33,8 @@ fn due(leaf: Option<&Leaf>, wanted: &CertificateContents, dice: f64) -> i64 {
 /// The certificate that is kept.
 pub(super) struct Rotation {
     pub(super) store: Store,
-    pub(super) wanted: CertificateContents,
+    /// Contents that the certificate is to have, which may become others; none as long as they are not known.
+    pub(super) wanted: watch::Receiver<Option<CertificateContents>>,
     /// Replaces the one there is now before its time, as upstream does with one out of a kubeconfig.
     pub(super) at_once: bool,
 }
@@ -46,9 +48,16 @@ impl Rotation {
         renewed: impl Fn() + Send,
         shutdown: CancellationToken,
     ) {
-        let Self { store, wanted, mut at_once } = self;
-        let (mut pause, role) = (PAUSE, wanted.role());
+        let Self { store, wanted: mut contents, mut at_once } = self;
+        let mut pause = PAUSE;
         loop {
+            let Some(wanted) = contents.borrow_and_update().clone() else {
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = changed(&mut contents) => continue,
+                }
+            };
+            let role = wanted.role();
             let leaf = store.load();
             metrics::certificate(role, leaf.as_ref().map(|leaf| leaf.not_after));
             let due = if at_once { 0 } else { due(leaf.as_ref(), &wanted, rand::random()) };
@@ -56,6 +65,7 @@ impl Rotation {
             tracing::debug!(file = %store.current().display(), seconds, "Waiting for the certificate rotation");
             tokio::select! {
                 () = shutdown.cancelled() => return,
+                () = changed(&mut contents) => continue,
                 () = until(due, || Timestamp::now().as_second()) => {}
             }
             tracing::info!(file = %store.current().display(), "Rotating certificates");
@@ -91,6 +101,13 @@ impl Rotation {
                 }
             }
         }
+    }
+}
+
+/// Waits until other contents are wanted; for ever where they stay.
+async fn changed(contents: &mut watch::Receiver<Option<CertificateContents>>) {
+    if contents.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 

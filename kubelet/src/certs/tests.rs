@@ -10,6 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::bootstrap;
@@ -112,7 +113,11 @@ async fn a_certificate_is_renewed_before_it_ends() {
         // The test may have seen enough.
         tell.send(()).ok();
     };
-    let rotation = Rotation { store: store.clone(), wanted: CertificateContents::client("n1"), at_once: false };
+    let rotation = Rotation {
+        store: store.clone(),
+        wanted: watch::channel(Some(CertificateContents::client("n1"))).1,
+        at_once: false,
+    };
     let keep = rotation.keep(move |_| client.clone(), renewed, ended.clone());
     let seen = async {
         let mut leaves = Vec::new();
@@ -127,6 +132,41 @@ async fn a_certificate_is_renewed_before_it_ends() {
     assert!(leaves[1].not_before > leaves[0].not_before, "{leaves:?}");
     assert!(leaves[1].not_before < leaves[0].not_after, "in time: {leaves:?}");
     assert_eq!(asked.lock().requests.len(), 3, "one was refused");
+    crate::trees::remove(&folder).expect("clean");
+}
+
+/// A certificate is asked for once there is an address, and anew when the node has others.
+#[tokio::test]
+async fn a_serving_certificate_follows_the_addresses_of_its_node() {
+    let (asked, folder) = (Arc::<Mutex<Asked>>::default(), folder());
+    let client = server(Arc::clone(&asked), Duration::from_secs(3600), 0);
+    let store = Store::new(&folder, "kubelet-server");
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let ended = CancellationToken::new();
+    let renewed = move || {
+        tell.send(()).ok();
+    };
+    let (contents, wanted) = watch::channel(None);
+    let rotation = Rotation { store: store.clone(), wanted, at_once: false };
+    let keep = rotation.keep(move |_| client.clone(), renewed, ended.clone());
+    let of = |addresses: &[&str]| {
+        let addresses: Vec<_> = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
+        CertificateContents::serving("n1", "n1", &addresses)
+    };
+    let seen = async {
+        for addresses in [&["192.0.2.1"][..], &["192.0.2.1", "192.0.2.2"]] {
+            contents.send_replace(of(addresses));
+            told.recv().await.expect("a certificate");
+            let leaf = store.load().expect("a certificate");
+            assert!(of(addresses).is_some_and(|wanted| wanted.is_met_by(&leaf)), "{leaf:?}");
+        }
+        // What changes nothing asks for nothing.
+        contents.send_replace(of(&["192.0.2.2", "192.0.2.1"]));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        ended.cancel();
+    };
+    let ((), ()) = tokio::join!(seen, keep);
+    assert_eq!(asked.lock().requests.len(), 2);
     crate::trees::remove(&folder).expect("clean");
 }
 
@@ -209,7 +249,11 @@ async fn certificates_are_asked_for_with_what_is_valid() {
         }
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let ended = CancellationToken::new();
-        let rotation = Rotation { store: store.clone(), wanted: CertificateContents::client("n1"), at_once: adopted };
+        let rotation = Rotation {
+            store: store.clone(),
+            wanted: watch::channel(Some(CertificateContents::client("n1"))).1,
+            at_once: adopted,
+        };
         let clients = move |valid| {
             // The test may have seen enough.
             tell.send(valid).ok();

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Time that a look-up of the host name may take.
 const LOOKUP: Duration = Duration::from_secs(2);
@@ -121,6 +122,59 @@ pub async fn internal(given: &[IpAddr], hostname: &str) -> Vec<IpAddr> {
     pick(&found, prefer).or_else(|| of_default_route(prefer)).into_iter().collect()
 }
 
+/// The node's addresses, which are looked up again as long as the kubelet runs: leases end, and machines move.
+#[derive(Debug)]
+pub struct NodeAddresses {
+    given: Vec<IpAddr>,
+    hostname: String,
+    known: watch::Sender<Vec<IpAddr>>,
+}
+
+impl NodeAddresses {
+    /// Looks them up for the first time.
+    pub async fn find(given: Vec<IpAddr>, hostname: &str) -> Self {
+        let (known, _) = watch::channel(internal(&given, hostname).await);
+        Self { given, hostname: hostname.to_owned(), known }
+    }
+
+    /// Addresses that stay.
+    #[cfg(test)]
+    pub fn fixed(known: Vec<IpAddr>) -> Self {
+        Self { given: Vec::new(), hostname: String::new(), known: watch::channel(known).0 }
+    }
+
+    /// The addresses as they were found last.
+    pub fn known(&self) -> Vec<IpAddr> {
+        self.known.borrow().clone()
+    }
+
+    /// The addresses as they are found from now on.
+    pub fn watch(&self) -> watch::Receiver<Vec<IpAddr>> {
+        self.known.subscribe()
+    }
+
+    /// Looks them up again; true where they are others by now.
+    pub async fn renew(&self) -> bool {
+        let found = internal(&self.given, &self.hostname).await;
+        self.take(found)
+    }
+
+    /// Takes what was found. A name server that is away takes no addresses from the node.
+    fn take(&self, found: Vec<IpAddr>) -> bool {
+        if found.is_empty() {
+            return false;
+        }
+        self.known.send_if_modified(|known| {
+            let is_new = *known != found;
+            if is_new {
+                tracing::info!(before = ?known, now = ?found, "The node's addresses have changed");
+                *known = found;
+            }
+            is_new
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +191,17 @@ mod tests {
         }
         assert_eq!(pick(&all(&["fd00::1"]), Prefer::V4), Some(all(&["fd00::1"])[0]));
         assert_eq!(pick(&all(&["127.0.0.1", "fe80::1"]), Prefer::V4), None);
+    }
+
+    #[test]
+    fn addresses_that_change_are_told_and_those_that_cannot_be_found_stay() {
+        let addresses = NodeAddresses::fixed(all(&["10.0.0.1"]));
+        let mut seen = addresses.watch();
+        assert!(!addresses.take(all(&["10.0.0.1"])) && !addresses.take(Vec::new()));
+        assert!(!seen.has_changed().expect("it is there"));
+        assert!(addresses.take(all(&["10.0.0.2", "fd00::2"])));
+        assert_eq!(*seen.borrow_and_update(), all(&["10.0.0.2", "fd00::2"]));
+        assert_eq!(addresses.known(), all(&["10.0.0.2", "fd00::2"]));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Answers for upstream's `kubelet_node_status.go` (`registerWithAPIServer`, `tryUpdateNodeStatus`) and
 //! `updateRuntimeUp`.
 
+use super::addresses::NodeAddresses;
 use super::conditions::{self, Inputs, RuntimeState};
 use super::object::{self, NodeIdentity, Runtime};
 use crate::calls::{ApiError, timely};
@@ -19,9 +20,11 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Interval at which the runtime is asked as long as the node is not ready.
@@ -67,6 +70,7 @@ pub struct Agent {
     cx: Arc<WorkerContext>,
     client: Option<kube::Client>,
     identity: NodeIdentity,
+    addresses: NodeAddresses,
     health: Arc<Health>,
     /// `nodeStatusUpdateFrequency`, `nodeStatusReportFrequency`.
     periods: (Duration, Duration),
@@ -81,6 +85,8 @@ pub struct Agent {
     own_cidr: String,
     /// Told when the runtime's state changes: what waits for it can go on.
     pub runtime_changed: Notify,
+    /// The node was closed to new pods when it was looked at last.
+    unschedulable: AtomicBool,
 }
 
 impl Agent {
@@ -88,7 +94,7 @@ impl Agent {
     pub fn new(
         cx: Arc<WorkerContext>,
         client: Option<kube::Client>,
-        identity: NodeIdentity,
+        (identity, addresses): (NodeIdentity, NodeAddresses),
         health: Arc<Health>,
         periods: (Duration, Duration),
         register: bool,
@@ -98,6 +104,7 @@ impl Agent {
             cx,
             client,
             identity,
+            addresses,
             health,
             periods,
             register,
@@ -108,6 +115,7 @@ impl Agent {
             pod_cidr: Mutex::default(),
             own_cidr: own_cidr.to_owned(),
             runtime_changed: Notify::new(),
+            unschedulable: AtomicBool::new(false),
         })
     }
 
@@ -135,6 +143,19 @@ impl Agent {
         let cidr = pod_cidr(node);
         if *self.pod_cidr.lock() != cidr {
             self.wake.notify_one();
+        }
+    }
+
+    /// The node's addresses as they are from now on.
+    pub fn addresses(&self) -> watch::Receiver<Vec<IpAddr>> {
+        self.addresses.watch()
+    }
+
+    /// Looks the node's addresses up again, which pods are told, too.
+    async fn renew_addresses(&self) {
+        if self.addresses.renew().await {
+            let ips: Vec<String> = self.addresses.known().iter().map(IpAddr::to_string).collect();
+            self.tell_workers(|state| state.facts.host_ips.clone_from(&ips));
         }
     }
 
@@ -198,6 +219,9 @@ impl Agent {
             self.hand_over_cidr().await;
             let ready = self.runtime.lock().0 == RuntimeState::default() && self.health.error().is_none();
             let due = changed || status_at.is_none_or(|at| at.elapsed() >= self.periods.0) || !ready;
+            if due && status_at.is_none_or(|at| at.elapsed() >= self.periods.0) {
+                self.renew_addresses().await;
+            }
             if let Some(client) = &self.client
                 && due
             {
@@ -322,7 +346,7 @@ impl Agent {
             now: Timestamp::now(),
         };
         let (conditions, events) = conditions::conditions(&previous, &inputs);
-        let mut status = object::status(&self.identity, &runtime, conditions);
+        let mut status = object::status(&self.identity, &self.addresses.known(), &runtime, conditions);
         status.volumes_in_use = Some(self.cx.volumes.in_use()).filter(|volumes| !volumes.is_empty());
         (status, events)
     }
@@ -331,6 +355,25 @@ impl Agent {
         for reason in events {
             let text = format!("Node {} status is now: {reason}", self.identity.name);
             self.cx.events.node(EventType::Normal, reason, &text);
+        }
+    }
+
+    /// Tells that the node is closed to new pods, or open again. Upstream's `recordNodeSchedulableEvent`.
+    fn tell_of_schedule(&self, found: &Node) {
+        let now = found.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+        if self.unschedulable.swap(now, Ordering::Relaxed) != now {
+            self.tell(&[if now { "NodeNotSchedulable" } else { "NodeSchedulable" }]);
+        }
+    }
+
+    /// Tells that the machine was started again since the node's status was written.
+    fn tell_of_reboot(&self, found: &Node) {
+        let before = found.status.as_ref().and_then(|status| status.node_info.as_ref());
+        let before = before.map(|info| info.boot_id.as_str()).unwrap_or_default();
+        let (name, now) = (&self.identity.name, &self.identity.machine.boot_id);
+        if !before.is_empty() && before != now {
+            let text = format!("Node {name} has been rebooted, boot id: {now}");
+            self.cx.events.node(EventType::Warning, "Rebooted", &text);
         }
     }
 
@@ -386,6 +429,7 @@ impl Agent {
             Some(node) => node,
             None => Arc::new(timely(DEADLINE, api.get(&self.identity.name)).await?),
         };
+        self.tell_of_schedule(&found);
         let (mut status, events) = self.status(Some(&found));
         if let Some(found) = &found.status {
             object::keep_foreign_resources(&mut status, found);
@@ -408,6 +452,7 @@ impl Agent {
                 if conditions::is_ready(&node) {
                     node_start::note(NodeEvent::Ready, machine::boot_time());
                 }
+                self.tell_of_reboot(&found);
                 self.observed(&Arc::new(node));
                 self.tell(&events);
                 Ok(true)
@@ -444,68 +489,5 @@ fn without_heartbeat(status: &Value) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workers::tests::fake::FakeNode;
-    use http::{Method, Request, Response};
-    use kube::client::Body;
-    use std::convert::Infallible;
-
-    /// An API server that lets nobody make nodes and has one, or none, already; the requests that it got.
-    fn server(has_node: bool) -> (kube::Client, Arc<Mutex<Vec<Method>>>) {
-        let asked = Arc::<Mutex<Vec<Method>>>::default();
-        let seen = Arc::clone(&asked);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let method = request.method().clone();
-            let refusal = |code: u16, reason: &str| {
-                (
-                    code,
-                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
-                    "message": reason}),
-                )
-            };
-            let (code, body) = match (&method, has_node) {
-                (&Method::POST, _) => refusal(403, "Forbidden"),
-                (_, false) => refusal(404, "NotFound"),
-                (_, true) => (
-                    200,
-                    json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node", "uid": "known",
-                    "resourceVersion": "7"}}),
-                ),
-            };
-            seen.lock().push(method);
-            let answer = Response::builder().status(code).header("content-type", "application/json");
-            let answer = answer.body(Body::from(body.to_string().into_bytes())).expect("an answer");
-            async move { Ok::<_, Infallible>(answer) }
-        });
-        (kube::Client::new(service, "default"), asked)
-    }
-
-    fn agent(root: &std::path::Path) -> Arc<Agent> {
-        let identity = NodeIdentity { name: "node".to_owned(), ..NodeIdentity::default() };
-        let periods = (Duration::from_secs(10), Duration::from_secs(300));
-        Agent::new(FakeNode::at(root).cx, None, identity, Arc::default(), periods, true, "")
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn kubelet_that_may_not_make_its_node_takes_the_one_that_is_there() {
-        let root = tempfile::tempdir().expect("a folder");
-        let agent = agent(root.path());
-        let (client, asked) = server(true);
-        let registering = tokio::time::timeout(Duration::from_secs(60), agent.register(&client));
-        registering.await.expect("registered");
-        assert_eq!(agent.uid().as_deref(), Some("known"));
-        assert_eq!(asked.lock()[..2], [Method::POST, Method::GET]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn kubelet_without_a_node_goes_on_asking_for_one() {
-        let root = tempfile::tempdir().expect("a folder");
-        let agent = agent(root.path());
-        let (client, asked) = server(false);
-        let registering = tokio::time::timeout(Duration::from_secs(60), agent.register(&client));
-        registering.await.expect_err("there is none");
-        let posts = asked.lock().iter().filter(|method| **method == Method::POST).count();
-        assert!((8..=16).contains(&posts), "{posts} attempts in a minute");
-    }
-}
+#[path = "agent_tests.rs"]
+mod tests;

@@ -27,8 +27,6 @@ const PROVIDED_IPS: &str = "alpha.kubernetes.io/provided-node-ip";
 pub struct NodeIdentity {
     /// Name of the node object.
     pub name: String,
-    /// Addresses of the node.
-    pub addresses: Vec<IpAddr>,
     /// `--node-labels`.
     pub labels: BTreeMap<String, String>,
     /// `registerWithTaints`.
@@ -157,11 +155,15 @@ pub fn reconcile(identity: &NodeIdentity, found: &Node) -> Option<serde_json::Va
 }
 
 /// The status.
-pub fn status(identity: &NodeIdentity, runtime: &Runtime, conditions: Vec<NodeCondition>) -> NodeStatus {
+pub fn status(
+    identity: &NodeIdentity,
+    addresses: &[IpAddr],
+    runtime: &Runtime,
+    conditions: Vec<NodeCondition>,
+) -> NodeStatus {
     let machine = &identity.machine;
     let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
-    let mut addresses: Vec<NodeAddress> =
-        identity.addresses.iter().map(|ip| address("InternalIP", ip.to_string())).collect();
+    let mut addresses: Vec<NodeAddress> = addresses.iter().map(|ip| address("InternalIP", ip.to_string())).collect();
     addresses.push(address("Hostname", identity.name.clone()));
     let swap = i64::try_from(machine.swap).unwrap_or(i64::MAX);
     NodeStatus {
@@ -251,7 +253,6 @@ mod tests {
     fn a_node_carries_its_labels_and_addresses() {
         let identity = NodeIdentity {
             name: "node-1".into(),
-            addresses: vec!["10.0.0.1".parse().expect("address")],
             labels: BTreeMap::from([("zone".into(), "a".into()), ("kubernetes.io/os".into(), "other".into())]),
             capacity: BTreeMap::from([("cpu".into(), Quantity("2".into()))]),
             allocatable: BTreeMap::from([("cpu".into(), Quantity("1".into()))]),
@@ -259,7 +260,10 @@ mod tests {
             attach_detach: true,
             ..NodeIdentity::default()
         };
-        let node = node(&identity, status(&identity, &Runtime::default(), Vec::new()));
+        let node = node(
+            &identity,
+            status(&identity, &["10.0.0.1".parse().expect("address")], &Runtime::default(), Vec::new()),
+        );
         let labels = node.metadata.labels.clone().expect("labels");
         assert_eq!(
             (labels["kubernetes.io/hostname"].as_str(), labels["kubernetes.io/os"].as_str(), labels["zone"].as_str()),

@@ -31,12 +31,10 @@ pub(super) fn identity(
     settings: &Settings,
     machine: MachineInfo,
     allocatable: BTreeMap<String, Quantity>,
-    addresses: Vec<IpAddr>,
 ) -> NodeIdentity {
     let kubelet = &config.kubelet;
     NodeIdentity {
         name: settings.node_name.clone(),
-        addresses,
         labels: config.command_line.node_labels.clone(),
         taints: taints(config),
         provider_id: kubelet.provider_id.clone(),

@@ -1,6 +1,7 @@
 //! Answers of the ports, asked for over real connections.
 
 use super::*;
+use crate::node::addresses::NodeAddresses;
 use crate::node::object::NodeIdentity;
 use crate::workers::context::NodeState;
 use crate::workers::tests::fake::{FakeNode, LOST};
@@ -57,6 +58,7 @@ impl Open {
         pods.into_iter().for_each(|pod| manager.upsert(Arc::new(pod)));
         let (health, periods) = (Arc::new(health), (Duration::from_secs(10), Duration::from_secs(300)));
         let identity = NodeIdentity { name: "node".to_owned(), ..NodeIdentity::default() };
+        let identity = (identity, NodeAddresses::fixed(Vec::new()));
         let agent = Agent::new(node.cx, None, identity, Arc::clone(&health), periods, false, "");
         let server = Arc::new(Server {
             agent,
