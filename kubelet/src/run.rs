@@ -111,6 +111,9 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
 }
 
 /// Upstream's refusals.
+/// Upstream's word on machines that have the old version of cgroups.
+const CGROUP_V1: &str = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
+
 fn check_machine(config: &Config) -> anyhow::Result<()> {
     let kubelet = &config.kubelet;
     if resources::cgroup_version() == CgroupVersion::V1 {
@@ -317,13 +320,13 @@ impl Kubelet {
         cx.events.node(EventType::Normal, "Starting", "Starting kubelet.");
         self.listen(tasks, shutdown).await?;
         let _ = tokio::time::timeout(RUNTIME_PATIENCE, self.agent.prepare()).await;
+        if resources::cgroup_version() == CgroupVersion::V1 {
+            cx.events.node(EventType::Warning, "CgroupV1", CGROUP_V1);
+        }
         self.informers(tasks, shutdown);
         tasks.spawn("status", Arc::clone(&self.writer).run(token.clone()));
         tasks.spawn("node", Arc::clone(&self.agent).run(token.clone()));
         tasks.spawn("pleg", pleg::run(Arc::clone(&self.manager), Arc::clone(&self.health), token.clone()));
-        if resources::cgroup_version() == CgroupVersion::V1 {
-            cx.events.node(EventType::Warning, "CgroupV1", CGROUP_V1);
-        }
         tasks.spawn("logs", pleg::logs::run(Arc::clone(&cx), token.clone()));
         let (heard, present) = (Arc::clone(&self.heard), Arc::clone(&self.heard));
         let present = move |uid: &str| present.is_unreadable(uid);

@@ -44,6 +44,10 @@ impl CriError {
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Rpc { code: "Unimplemented", .. })
     }
+    /// The runtime cannot be reached, or takes too long.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Rpc { code: "Unavailable" | "DeadlineExceeded", .. })
+    }
     /// The call ran into its deadline.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Rpc { code: "DeadlineExceeded", .. })

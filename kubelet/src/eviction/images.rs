@@ -2,12 +2,14 @@
 //! Answers for upstream's `pkg/kubelet/images/image_gc_manager.go` (`GarbageCollect`, `freeSpace`, `detectImages`).
 
 use crate::config::KubeletConfiguration;
-use crate::cri::v1;
+use crate::cri::{CriError, v1};
 use crate::events::EventType;
 use crate::stats::machine;
 use crate::workers::context::WorkerContext;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use shared::flags::format_duration;
+use shared::status::field::aggregate;
 use shared::traces::{self, SpanKind};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -45,8 +47,7 @@ fn to_free(disk: &machine::Disk, policy: &ImageGcPolicy) -> u64 {
     if disk.capacity == 0 || policy.high >= 100 {
         return 0;
     }
-    let used = 100 - disk.available.min(disk.capacity) * 100 / disk.capacity;
-    if used < policy.high {
+    if used_percent(disk) < policy.high {
         return 0;
     }
     (disk.capacity * (100 - policy.low) / 100).saturating_sub(disk.available)
@@ -59,17 +60,53 @@ fn is_kept(image: &v1::Image, used: &HashSet<String>) -> bool {
 }
 
 /// Names of images that containers use.
-async fn used(cx: &WorkerContext) -> Option<HashSet<String>> {
-    let containers = cx.runtime.list_containers(None).await.ok()?;
+async fn used(cx: &WorkerContext) -> Result<HashSet<String>, CriError> {
+    let containers = cx.runtime.list_containers(None).await?;
     let names = containers
         .into_iter()
         .flat_map(|c| [c.image_ref, c.image_id, c.image.map(|image| image.image).unwrap_or_default()]);
-    Some(names.filter(|name| !name.is_empty()).collect())
+    Ok(names.filter(|name| !name.is_empty()).collect())
 }
 
-/// Removes images, up to `bytes` in all, for want of `"space"` or for their `"age"`.
-async fn remove(cx: &WorkerContext, images: Vec<v1::Image>, bytes: u64, reason: &str) -> u64 {
-    let mut freed = 0u64;
+/// Reasons why images were not collected.
+#[derive(Debug, thiserror::Error)]
+enum ImageGcError {
+    #[error(transparent)]
+    Runtime(#[from] CriError),
+    #[error("invalid capacity 0 on image filesystem")]
+    NoCapacity,
+    #[error("wanted to free images older than {age}, encountered errors in image deletion: {errors}")]
+    Age { age: String, errors: String },
+    #[error("wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image deletion: {errors}")]
+    Removal { wanted: u64, freed: u64, errors: String },
+    #[error("{0}")]
+    Full(String),
+}
+
+/// Upstream's words on a disk that stays full.
+fn full(disk: &machine::Disk, freed: u64) -> String {
+    let (used, size) = (used_percent(disk), format_size(disk.capacity));
+    format!(
+        "Insufficient free disk space on the node's image filesystem ({used}% of {size} used). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
+    )
+}
+
+/// A size with one decimal in the unit that suits it.
+fn format_size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let unit = usize::try_from(bytes.max(1).ilog2() / 10).unwrap_or(0).min(units.len() - 1);
+    #[expect(clippy::cast_precision_loss, reason = "a size for a message")]
+    let size = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    if unit == 0 { format!("{bytes} B") } else { format!("{size:.1} {}", units[unit]) }
+}
+
+fn used_percent(disk: &machine::Disk) -> u64 {
+    100 - disk.available.min(disk.capacity) * 100 / disk.capacity.max(1)
+}
+
+/// Removes images, up to `bytes` in all, for want of `"space"` or for their `"age"`. Returns what was freed and what failed.
+async fn remove(cx: &WorkerContext, images: Vec<v1::Image>, bytes: u64, reason: &str) -> (u64, Vec<String>) {
+    let (mut freed, mut failed) = (0u64, Vec::new());
     for image in images {
         if freed >= bytes {
             break;
@@ -81,10 +118,13 @@ async fn remove(cx: &WorkerContext, images: Vec<v1::Image>, bytes: u64, reason: 
                 crate::metrics::image_removed(reason);
                 freed = freed.saturating_add(image.size);
             }
-            Err(error) => tracing::warn!(image = image.id, %error, "Could not remove image"),
+            Err(error) => {
+                tracing::warn!(image = image.id, %error, "Could not remove image");
+                failed.push(error.to_string());
+            }
         }
     }
-    freed
+    (freed, failed)
 }
 
 /// The collector of image garbage, which the eviction of pods asks first.
@@ -104,22 +144,37 @@ impl ImageCollector {
 
     /// Runs until shutdown.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut has_failed = false;
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(PERIOD) => {}
             }
             let span = self.cx.tracer.root(SCOPE, "Images/GarbageCollect", SpanKind::Internal);
-            traces::within(span.as_ref(), Box::pin(self.collect())).await;
+            let collected = traces::within(span.as_ref(), Box::pin(self.collect())).await;
+            has_failed = self.report(collected.err(), has_failed);
         }
+    }
+
+    /// Tells of failures; those that repeat are events. True where there was one.
+    fn report(&self, failure: Option<ImageGcError>, has_failed: bool) -> bool {
+        match &failure {
+            Some(error) if has_failed => {
+                tracing::error!(%error, "Image garbage collection failed multiple times in a row");
+                self.cx.events.node(EventType::Warning, "ImageGCFailed", &error.to_string());
+            }
+            Some(error) => tracing::error!(%error, "Image garbage collection failed once"),
+            None => {}
+        }
+        failure.is_some()
     }
 
     /// Images that nothing uses and that are old enough to go, the longest unused first. One that was pulled just now may
     /// be about to be used.
-    async fn idle(&self) -> Option<Vec<(Instant, v1::Image)>> {
+    async fn idle(&self) -> Result<Vec<(Instant, v1::Image)>, CriError> {
         let since = Timestamp::now();
         let used = used(&self.cx).await?;
-        let images = self.cx.runtime.list_images().await.ok()?;
+        let images = self.cx.runtime.list_images().await?;
         if let Some(records) = self.cx.images.records() {
             records.prune(&images.iter().map(|image| image.id.clone()).collect(), since);
         }
@@ -129,7 +184,7 @@ impl ImageCollector {
         let unseen = if last_used.is_none() { self.started } else { Instant::now() };
         let last_used = last_used.get_or_insert_default();
         last_used.retain(|id, _| images.iter().any(|image| image.id == *id));
-        Some(old_enough(images.into_iter().zip(in_use), last_used, unseen, self.policy.least_age))
+        Ok(old_enough(images.into_iter().zip(in_use), last_used, unseen, self.policy.least_age))
     }
 
     /// Removes all images that nothing uses. Answers for upstream's `DeleteUnusedImages`.
@@ -138,26 +193,40 @@ impl ImageCollector {
         remove(&self.cx, idle.into_iter().map(|(_, image)| image).collect(), u64::MAX, "space").await;
     }
 
-    async fn collect(&self) {
+    async fn collect(&self) -> Result<(), ImageGcError> {
         let (cx, policy) = (&*self.cx, &self.policy);
-        let Some(idle) = self.idle().await else { return };
+        let mut idle = self.idle().await?;
         if !policy.greatest_age.is_zero() {
-            let old = idle.iter().filter(|(seen, _)| seen.elapsed() >= policy.greatest_age);
-            remove(cx, old.map(|(_, image)| image.clone()).collect(), u64::MAX, "age").await;
+            let (old, young) = idle.into_iter().partition(|(seen, _)| seen.elapsed() >= policy.greatest_age);
+            idle = young;
+            let old: Vec<(Instant, v1::Image)> = old;
+            let (_, failed) = remove(cx, old.into_iter().map(|(_, image)| image).collect(), u64::MAX, "age").await;
+            if !failed.is_empty() {
+                return Err(ImageGcError::Age {
+                    age: format_duration(policy.greatest_age),
+                    errors: aggregate(&failed),
+                });
+            }
         }
-        let Some(disk) = image_disk(cx).await else { return };
+        let Some(disk) = image_disk(cx).await? else { return Ok(()) };
+        if disk.capacity == 0 {
+            cx.events.node(EventType::Warning, "InvalidDiskCapacity", &ImageGcError::NoCapacity.to_string());
+            return Err(ImageGcError::NoCapacity);
+        }
         let wanted = to_free(&disk, policy);
         if wanted == 0 {
-            return;
+            return Ok(());
         }
-        let freed = remove(cx, idle.into_iter().map(|(_, image)| image).collect(), wanted, "space").await;
+        let (freed, failed) = remove(cx, idle.into_iter().map(|(_, image)| image).collect(), wanted, "space").await;
+        if !failed.is_empty() {
+            return Err(ImageGcError::Removal { wanted, freed, errors: aggregate(&failed) });
+        }
         if freed < wanted {
-            let text = format!(
-                "Insufficient free disk space on the node's image filesystem (usage above {}%). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
-                policy.high
-            );
+            let text = full(&disk, freed);
             cx.events.node(EventType::Warning, "FreeDiskSpaceFailed", &text);
+            return Err(ImageGcError::Full(text));
         }
+        Ok(())
     }
 }
 
@@ -183,15 +252,17 @@ fn old_enough(
     idle
 }
 
-async fn image_disk(cx: &WorkerContext) -> Option<machine::Disk> {
-    let answer = cx.runtime.image_fs().await.ok()?;
-    let path = answer.image_filesystems.first()?.fs_id.as_ref()?.mountpoint.clone();
-    machine::disk(path.as_ref())
+async fn image_disk(cx: &WorkerContext) -> Result<Option<machine::Disk>, CriError> {
+    let answer = cx.runtime.image_fs().await?;
+    let first = answer.image_filesystems.first().and_then(|first| first.fs_id.as_ref());
+    Ok(first.and_then(|id| machine::disk(id.mountpoint.as_ref())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::tests::Recorded;
+    use crate::workers::tests::fake::FakeNode;
 
     #[test]
     fn only_a_full_disk_is_cleaned() {
@@ -215,6 +286,24 @@ mod tests {
         };
         assert_eq!(idle(&[("old", false), ("busy", true)], started), ["old"]);
         assert_eq!(idle(&[("old", false), ("busy", false), ("pulled", false)], Instant::now()), ["old"]);
+    }
+
+    #[tokio::test]
+    async fn failures_that_repeat_are_events_with_upstreams_texts() {
+        let root = tempfile::tempdir().expect("a folder");
+        let events = Arc::<Recorded>::default();
+        let node = FakeNode::with(root.path(), |cx| cx.events = Arc::<Recorded>::clone(&events));
+        let policy = ImageGcPolicy { high: 85, low: 80, least_age: Duration::ZERO, greatest_age: Duration::ZERO };
+        let collector = ImageCollector::new(node.cx, policy);
+        let failure = || ImageGcError::Removal { wanted: 200, freed: 7, errors: "rpc error".to_owned() };
+        assert!(collector.report(Some(failure()), false) && events.taken().is_empty());
+        assert!(collector.report(Some(failure()), true) && !collector.report(None, true));
+        let text = "wanted to free 200 bytes, but freed 7 bytes space with errors in image deletion: rpc error";
+        assert_eq!(events.taken(), [format!("Warning ImageGCFailed {text}")]);
+        let disk = machine::Disk { capacity: 107_374_182_400, available: 10_737_418_240, inodes: 0, inodes_free: 0 };
+        let text = "Insufficient free disk space on the node's image filesystem (90% of 100.0 GiB used). Failed to free sufficient space by deleting unused images (freed 5 bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.";
+        assert_eq!(full(&disk, 5), text);
+        assert_eq!([0, 1023, 1536].map(format_size), ["0 B", "1023 B", "1.5 KiB"]);
     }
 
     #[test]

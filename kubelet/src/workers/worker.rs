@@ -208,6 +208,11 @@ impl Worker {
                 Some(observed)
             }
             Err(error) => {
+                // A runtime that is away is the node's trouble, not that of each of its pods.
+                if !error.is_away() {
+                    let text = format!("error determining status: {error}");
+                    self.cx.events.pod(&self.mailbox.pod(), "", EventType::Warning, "FailedSync", &text);
+                }
                 tracing::warn!(pod_uid = %self.uid, %error, "Could not ask the runtime about the pod");
                 None
             }
