@@ -45,6 +45,7 @@ use crate::volumes;
 use crate::volumes::csi::{self, Drivers};
 use crate::workers::context::{NoServices, NodeState, ServiceLister, WorkerContext};
 use crate::workers::manager::Manager;
+use crate::workers::records::ResourceRecords;
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
 use heard::{ApiPods, Heard};
@@ -110,10 +111,10 @@ pub async fn run(flags: FlagSet, shutdown: Shutdown) -> anyhow::Result<()> {
     result
 }
 
-/// Upstream's refusals.
 /// Upstream's word on machines that have the old version of cgroups.
 const CGROUP_V1: &str = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
 
+/// Upstream's refusals.
 fn check_machine(config: &Config) -> anyhow::Result<()> {
     let kubelet = &config.kubelet;
     if resources::cgroup_version() == CgroupVersion::V1 {
@@ -261,6 +262,7 @@ impl Kubelet {
             hooks: Arc::new(hooks::Runner::new(Arc::new(runtime.clone()), Arc::clone(&events))),
             runtime: Arc::new(runtime),
             machine,
+            records: ResourceRecords::load(&settings.root_dir, &settings.gates)?,
             cgroups,
             objects,
             services: services(factory.as_ref()),
@@ -318,11 +320,11 @@ impl Kubelet {
         let token = shutdown.token();
         let cx = Arc::clone(self.manager.context());
         cx.events.node(EventType::Normal, "Starting", "Starting kubelet.");
-        self.listen(tasks, shutdown).await?;
-        let _ = tokio::time::timeout(RUNTIME_PATIENCE, self.agent.prepare()).await;
         if resources::cgroup_version() == CgroupVersion::V1 {
             cx.events.node(EventType::Warning, "CgroupV1", CGROUP_V1);
         }
+        self.listen(tasks, shutdown).await?;
+        let _ = tokio::time::timeout(RUNTIME_PATIENCE, self.agent.prepare()).await;
         self.informers(tasks, shutdown);
         tasks.spawn("status", Arc::clone(&self.writer).run(token.clone()));
         tasks.spawn("node", Arc::clone(&self.agent).run(token.clone()));
@@ -334,6 +336,7 @@ impl Kubelet {
         let (manager, health) = (Arc::clone(&self.manager), Arc::clone(&self.health));
         let (ready, listed) = (move || heard.all(), move || health.listed());
         tasks.spawn("gc", pleg::gc::run(manager, dead, ready, present, listed, token.clone()));
+        tasks.spawn("resizes", Arc::clone(&self.manager).retry_resizes_periodically());
         let kubelet = &self.config.kubelet;
         let images = Arc::new(eviction::images::ImageCollector::new(Arc::clone(&cx), kubelet.into()));
         let (manager, agent) = (Arc::clone(&self.manager), Arc::clone(&self.agent));

@@ -23,8 +23,12 @@ pub(crate) enum RetryTrigger {
     PodResized,
     /// A source has a newer version of the pod.
     PodUpdated,
+    /// A pod came.
+    PodsAdded,
     /// A pod ended.
     PodsRemoved,
+    /// Nothing happened for a while.
+    Periodic,
 }
 
 impl RetryTrigger {
@@ -32,7 +36,9 @@ impl RetryTrigger {
         match self {
             Self::PodResized => "pod_resized",
             Self::PodUpdated => "pod_updated",
+            Self::PodsAdded => "pods_added",
             Self::PodsRemoved => "pods_removed",
+            Self::Periodic => "periodic_retry",
         }
     }
 }

@@ -3,7 +3,8 @@
 //! `HandlePodCleanups`.
 
 use crate::blocking::REMOVAL;
-use crate::cri::{labels, v1};
+use crate::cri::{CriError, labels, v1};
+use crate::events::EventType;
 use crate::settings::ContainerGcPolicy;
 use crate::trees;
 use crate::workers::context::WorkerContext;
@@ -112,9 +113,9 @@ fn attempt(container: &v1::Container) -> Option<u32> {
 }
 
 /// Removes the garbage of pods.
-async fn collect(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) {
+async fn collect(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) -> Result<(), CriError> {
     let span = cx.tracer.root(SCOPE, "Containers/GarbageCollect", SpanKind::Internal);
-    traces::within(span.as_ref(), Box::pin(remove(cx, pods, policy))).await;
+    traces::within(span.as_ref(), Box::pin(remove(cx, pods, policy))).await
 }
 
 /// Removes dead containers and sandboxes, all of those of pods that have ended. Answers for upstream's
@@ -122,12 +123,13 @@ async fn collect(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) 
 pub async fn delete_all_unused_containers(manager: &Manager, policy: &ContainerGcPolicy) {
     tracing::info!("Attempting to delete unused containers");
     let pods = GcPods { known: manager.uids(), ended: manager.ended_uids() };
-    collect(manager.context(), &pods, policy).await;
+    if let Err(error) = collect(manager.context(), &pods, policy).await {
+        tracing::error!(%error, "Could not delete unused containers");
+    }
 }
 
-async fn remove(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) {
-    let lists = tokio::try_join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None));
-    let Ok((containers, sandboxes)) = lists else { return };
+async fn remove(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) -> Result<(), CriError> {
+    let (containers, sandboxes) = tokio::try_join!(cx.runtime.list_containers(None), cx.runtime.list_sandboxes(None))?;
     let now = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
     let found = garbage(&containers, &sandboxes, pods, policy, now);
     for id in found.containers {
@@ -150,6 +152,7 @@ async fn remove(cx: &WorkerContext, pods: &GcPods, policy: &ContainerGcPolicy) {
         }
     }
     crate::workers::container::unlink_dangling(&cx.settings.container_logs_dir);
+    Ok(())
 }
 
 /// Stops and removes pods in the runtime that no source wants. Only called once every source was heard. The runtime is only
@@ -224,6 +227,7 @@ async fn leftovers(
     cx.devices.retain(|uid| !gone(&uid.to_owned()));
     cx.cpus.retain(|uid| !gone(&uid.to_owned()));
     cx.memory.retain(|uid| !gone(&uid.to_owned()));
+    cx.records.retain(|uid| !gone(&uid.to_owned()));
     if let Some(userns) = &cx.userns {
         userns.retain(|uid| !gone(&uid.to_owned()));
     }
@@ -307,7 +311,11 @@ pub async fn run(
         orphans(&cx, &manager, &present, listed().as_ref()).await;
         if first || since_collect >= PERIOD {
             leftovers(&cx, &manager, &present, &mut volumes).await;
-            collect(&cx, &GcPods { known: manager.uids(), ended: HashSet::new() }, &policy).await;
+            let pods = GcPods { known: manager.uids(), ended: HashSet::new() };
+            if let Err(error) = collect(&cx, &pods, &policy).await {
+                tracing::error!(%error, "Container garbage collection failed");
+                cx.events.node(EventType::Warning, "ContainerGCFailed", &error.to_string());
+            }
             cx.objects.retain(&manager.pods());
             since_collect = Duration::ZERO;
             first = false;

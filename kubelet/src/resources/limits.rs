@@ -124,7 +124,8 @@ pub(super) fn pod_amounts(spec: &PodSpec, of: fn(Option<&ResourceRequirements>) 
     Amounts { cpu: whole.cpu.or(summed.cpu), memory: whole.memory.or(summed.memory) }.sum(overhead)
 }
 
-pub(super) fn pod_requests(spec: &PodSpec) -> Amounts {
+/// Requests of a pod at its peak.
+pub fn pod_requests(spec: &PodSpec) -> Amounts {
     pod_amounts(spec, Amounts::requests)
 }
 
@@ -202,6 +203,20 @@ pub fn container_resources(
     resources
 }
 
+/// Reports whether a container is one of those that `LimitedSwap` lets swap: one of a burstable pod that asks for memory and
+/// not for all that it may have.
+fn may_swap(pod: &Pod, container: &Container, config: &ResourceConfig) -> bool {
+    let request = Amounts::requests(container.resources.as_ref()).memory;
+    let limit = Amounts::limits(container.resources.as_ref()).memory;
+    let suits = config.limited_swap && qos_class(pod) == QosClass::Burstable && !crate::pods::is_critical(pod);
+    suits && request.or(limit).is_some() && request.or(limit) != limit
+}
+
+/// Reports whether a container may swap on this machine. Answers for upstream's `GetContainerSwapBehavior`.
+pub fn swaps(pod: &Pod, container: &Container, machine: &MachineInfo, config: &ResourceConfig) -> bool {
+    machine.swap_is_limited && cgroup_version() == super::CgroupVersion::V2 && may_swap(pod, container, config)
+}
+
 /// Bytes of swap that a container may use beyond its memory. With `LimitedSwap` burstable containers that ask for memory
 /// get the part of the machine's swap that their request is of its memory. Answers for upstream's
 /// `calcSwapForBurstablePods` and the choice before it.
@@ -209,9 +224,7 @@ fn swap(pod: &Pod, container: &Container, machine: &MachineInfo, config: &Resour
     let request = Amounts::requests(container.resources.as_ref()).memory;
     let limit = Amounts::limits(container.resources.as_ref()).memory;
     let Some(asked) = request.or(limit).and_then(|bytes| u64::try_from(bytes).ok()) else { return 0 };
-    let fixed = request.or(limit) == limit;
-    let suits = config.limited_swap && qos_class(pod) == QosClass::Burstable && !crate::pods::is_critical(pod);
-    if !suits || fixed || machine.memory == 0 || asked > machine.memory {
+    if !may_swap(pod, container, config) || machine.memory == 0 || asked > machine.memory {
         return 0;
     }
     #[expect(

@@ -20,7 +20,9 @@ mod tests;
 mod tree;
 
 pub use cgroups::{Driver, FsCgroups, NoCgroups};
-pub use limits::{Amounts, at_peak, container_resources, pod_limits, qos_class, sandbox_resources};
+pub use limits::{
+    Amounts, at_peak, container_resources, pod_limits, pod_requests, qos_class, sandbox_resources, swaps,
+};
 pub use machine::{allocatable, capacity, cgroup_version, enforced, kept_memory, machine_info, page_size, reservation};
 pub use memory_qos::parse_qos_reserved;
 pub use model::{MachineInfo, QosClass, ResourceConfig};

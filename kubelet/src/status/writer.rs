@@ -9,6 +9,7 @@ use crate::calls::{ApiError, timely};
 use crate::pods;
 use crate::workers::context::StatusSink;
 use crate::workers::manager::Manager;
+use crate::workers::restart_all;
 use crate::workers::status::conditions::TRANSIENT;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
@@ -32,7 +33,7 @@ const LISTS: [(&str, List); 3] =
 /// Fields of the status that are not the kubelet's to remove.
 const FOREIGN: [&str; 4] = ["nominatedNodeName", "resourceClaimStatuses", "extendedResourceClaimStatus", "resize"];
 /// Conditions that are the kubelet's.
-const OWN_CONDITIONS: [&str; 8] = [
+const OWN_CONDITIONS: [&str; 9] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
@@ -41,6 +42,7 @@ const OWN_CONDITIONS: [&str; 8] = [
     "DisruptionTarget",
     TRANSIENT[0],
     TRANSIENT[1],
+    restart_all::CONDITION,
 ];
 
 struct StatusEntry {

@@ -297,6 +297,9 @@ pub fn refuse_resize(
     None
 }
 
+/// Upstream's text of a resize of containers that may swap.
+pub(super) const SWAP: &str = "In-place resize of containers with swap is not supported.";
+
 /// Returns why a resize can never be, by the words of upstream's metric; none for one that may wait.
 pub fn infeasible_detail(reason: &str, text: &str) -> Option<&'static str> {
     if reason != "Infeasible" {
@@ -306,7 +309,7 @@ pub fn infeasible_detail(reason: &str, text: &str) -> Option<&'static str> {
         _ if text.starts_with("In-place resize of static") => "static_pod",
         _ if text == placed("CPU", "static") => "guaranteed_pod_cpu_manager_static_policy",
         _ if text == placed("Memory", "Static") => "guaranteed_pod_memory_manager_static_policy",
-        _ if text.contains("swap") => "swap_limitation",
+        SWAP => "swap_limitation",
         _ => "insufficient_node_allocatable",
     })
 }

@@ -16,6 +16,7 @@ use crate::settings::Settings;
 use crate::topology::TopologyManager;
 use crate::userns::{self, UserNamespaces};
 use crate::volumes::Volumes;
+use crate::workers::records::ResourceRecords;
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
 use shared::traces::{self, SpanKind, Tracer};
@@ -104,6 +105,8 @@ pub struct WorkerContext {
     pub probes: Arc<dyn Probes>,
     /// Hooks.
     pub hooks: Arc<dyn Hooks>,
+    /// Resources that pods have, over restarts.
+    pub records: ResourceRecords,
     /// Cgroups.
     pub cgroups: Arc<dyn Cgroups>,
     /// Objects that pods refer to.

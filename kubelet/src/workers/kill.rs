@@ -4,6 +4,7 @@
 use super::context::WorkerContext;
 use super::error::KillError;
 use super::observed::{Container as Found, Observed, State};
+use crate::cri::CriError;
 use crate::events::{EventType, field_path};
 use crate::hooks::HookTarget;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -12,8 +13,8 @@ use shared::types::is_sidecar;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// Time that a container always gets after its `preStop` hook.
-const MINIMUM_GRACE: i64 = 2;
+/// Time that a container always gets: after its `preStop` hook, and where nobody has asked for less.
+pub(super) const MINIMUM_GRACE: i64 = 2;
 
 /// Containers whose `preStop` hook has been run: an interrupted stop must not run it again.
 pub type HooksRun = Mutex<HashSet<String>>;
@@ -60,6 +61,23 @@ pub async fn container(
         }
         _ => {
             // Others of the pod may take long yet: nobody is told meanwhile that this one does not answer.
+            cx.probes.stop(crate::pods::uid(pod), &found.id);
+            Ok(())
+        }
+    }
+}
+
+/// Kills one container, without its hook and without time to end.
+pub async fn at_once(cx: &WorkerContext, pod: &Pod, found: &Found) -> Result<(), CriError> {
+    let (path, text) = (field_path(pod, &found.name), format!("Stopping container {}", found.name));
+    cx.events.pod(pod, &path, EventType::Normal, "Killing", &text);
+    match cx.runtime.stop_container(&found.id, 0).await {
+        Err(error) if !error.is_not_found() => {
+            let text = format!("error killing pod: failed to kill container {}: {error}", found.name);
+            cx.events.pod(pod, &path, EventType::Warning, "FailedKillPod", &text);
+            Err(error)
+        }
+        _ => {
             cx.probes.stop(crate::pods::uid(pod), &found.id);
             Ok(())
         }

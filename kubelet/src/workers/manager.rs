@@ -8,6 +8,7 @@ use super::context::WorkerContext;
 use super::mailbox::{Lifecycle, Mailbox};
 use super::preemption;
 use super::resize;
+use super::restart_all;
 use super::worker::{RETRY, Worker};
 use crate::events::EventType;
 use crate::metrics::resizes::{self, RetryTrigger};
@@ -21,7 +22,7 @@ use shared::types::is_pod_terminal;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,11 +32,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// A worker that lived so long begins with the shortest pause again.
 const PANIC_FREE: Duration = Duration::from_secs(10 * 60);
 
+/// A resize that is not allocated.
+pub(super) struct PendingResize {
+    /// The pod as its source has it.
+    pub(super) pod: Arc<Pod>,
+    /// Time at which it began to wait.
+    pub(super) since: Instant,
+}
+
 #[derive(Default)]
 pub(super) struct PodWorkers {
     pub(super) workers: HashMap<String, Arc<Mailbox>>,
     /// Pods that ask for other resources than they have, as their source has them.
-    pub(super) desired: HashMap<String, Arc<Pod>>,
+    pub(super) desired: HashMap<String, PendingResize>,
     statics: HashMap<Source, HashMap<String, Arc<Pod>>>,
     /// Pods that wait until one of the same name is gone, by full name: new versions of static pods, and pods that come back.
     queued: HashMap<String, Arc<Pod>>,
@@ -62,9 +71,9 @@ impl PodWorkers {
 /// All pods of this node.
 pub struct Manager {
     cx: Arc<WorkerContext>,
-    inner: Mutex<PodWorkers>,
+    pub(super) inner: Mutex<PodWorkers>,
     tasks: TaskTracker,
-    shutdown: CancellationToken,
+    pub(super) shutdown: CancellationToken,
     /// Wakes the mirror pod task.
     pub mirror_changed: Notify,
     /// Wakes those who wait for pods to end.
@@ -128,13 +137,29 @@ impl Manager {
         }
     }
 
+    /// Pods of a source, but for those whose name one before them has. Upstream's `filterInvalidPods`.
+    fn unlike_in_name(&self, set: SourceSet) -> Vec<Pod> {
+        let mut names = HashSet::new();
+        let source = if set.source == Source::File { "file" } else { "http" };
+        let (first, again): (Vec<Pod>, Vec<Pod>) =
+            set.pods.into_iter().partition(|pod| names.insert(pods::full_name(pod)));
+        for pod in again {
+            let (about, name) = (pods::describe(&pod), pods::name(&pod));
+            let text =
+                format!("Error validating pod {about} from {source} due to duplicate pod name {name:?}, ignoring");
+            self.cx.events.pod(&pod, "", EventType::Warning, "FailedValidation", &text);
+        }
+        first
+    }
+
     /// The whole current set of a source of static pods.
     pub fn set_static(self: &Arc<Self>, set: SourceSet) {
+        let source = set.source;
         let new: HashMap<String, Arc<Pod>> =
-            set.pods.into_iter().map(|p| (pods::uid(&p).to_owned(), Arc::new(p))).collect();
+            self.unlike_in_name(set).into_iter().map(|p| (pods::uid(&p).to_owned(), Arc::new(p))).collect();
         let (gone, come): (Vec<String>, Vec<Arc<Pod>>) = {
             let mut inner = self.inner.lock();
-            let old = inner.statics.insert(set.source, new.clone()).unwrap_or_default();
+            let old = inner.statics.insert(source, new.clone()).unwrap_or_default();
             let gone = old.keys().filter(|uid| !new.contains_key(*uid)).cloned().collect();
             let come = new.iter().filter(|(uid, _)| !old.contains_key(*uid)).map(|(_, p)| Arc::clone(p)).collect();
             (gone, come)
@@ -171,7 +196,7 @@ impl Manager {
                 // It was taken away and comes back before its containers have ended.
                 inner.queued.insert(pods::full_name(&pod), pod);
             } else {
-                let before = inner.desired.get(&uid).cloned().unwrap_or_else(|| mailbox.pod());
+                let before = inner.desired.get(&uid).map_or_else(|| mailbox.pod(), |pending| Arc::clone(&pending.pod));
                 for [resource, requirement, operation] in resize::changes(&before, &pod) {
                     resizes::requested(resource, requirement, operation);
                 }
@@ -183,9 +208,18 @@ impl Manager {
             return;
         }
         let new = is_new(&pod);
-        let admitted = if new { self.admit(&pod, &inner) } else { Ok(Vec::new()) };
-        // A pod that runs here already has what its status says, whatever it asks for meanwhile.
-        let mailbox = Arc::new(Mailbox::new(if new { Arc::clone(&pod) } else { resize::as_reported(&pod) }));
+        // A pod that an earlier kubelet took has what is recorded or what its status says, whatever it asks for meanwhile.
+        let held = match self.cx.records.allocated(&uid) {
+            Some(record) => resize::as_recorded(&pod, &record),
+            None if new => Arc::clone(&pod),
+            None => resize::as_reported(&pod),
+        };
+        let admitted = if new { self.admit(&held, &inner) } else { Ok(Vec::new()) };
+        let is_resized = !new || resize::differs(&pod, &held);
+        let mailbox = Arc::new(Mailbox::new(restart_all::honoured(held, &self.cx.settings.gates)));
+        if admitted.is_ok() {
+            self.cx.records.admitted(&uid, &mailbox.pod());
+        }
         if let Err((reason, message)) = &admitted {
             let cause = message.strip_prefix("Pod was rejected: ").unwrap_or(message);
             self.cx.events.pod(&mailbox.pod(), "", EventType::Warning, reason, cause);
@@ -193,9 +227,10 @@ impl Manager {
             mailbox.reject(reason, message);
         }
         inner.workers.insert(uid.clone(), Arc::clone(&mailbox));
-        if !new {
+        if is_resized && admitted.is_ok() {
             self.renew(&mut inner, pod, RetryTrigger::PodUpdated);
         }
+        self.retry_resizes(&mut inner, RetryTrigger::PodsAdded);
         drop(inner);
         let (manager, cx, shutdown) = (Arc::clone(self), Arc::clone(&self.cx), self.shutdown.clone());
         let victims = admitted.unwrap_or_default();
@@ -282,6 +317,7 @@ impl Manager {
             let mut inner = self.inner.lock();
             inner.statuses.remove(uid);
             inner.desired.remove(uid);
+            self.cx.records.forget(uid);
             let mailbox = inner.workers.remove(uid);
             self.retry_resizes(&mut inner, RetryTrigger::PodsRemoved);
             mailbox.and_then(|m| inner.queued.remove(&pods::full_name(&m.pod())))

@@ -88,6 +88,8 @@ pub struct Observed {
     pub sandboxes: Vec<Sandbox>,
     /// Containers, newest first.
     pub containers: Vec<Container>,
+    /// The resources that the pod has as a whole, as far as the worker knows, where those can be resized.
+    pub whole: Option<ResourceRequirements>,
 }
 
 impl Observed {
@@ -277,6 +279,7 @@ mod tests {
             let mut observed = Observed {
                 sandboxes: vec![sandbox("s0", 0, times[0]), sandbox("s1", 1, times[1])],
                 containers: vec![container("c0", 0, times[0]), container("c1", 1, times[1])],
+                ..Observed::default()
             };
             observed.sort();
             let newest = |found: Option<&Container>| found.map(|c| c.id.clone());

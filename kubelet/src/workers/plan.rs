@@ -4,9 +4,12 @@
 
 use super::observed::{Container as Found, Observed, State};
 use super::resize::{self, Action};
+use super::restart_all;
 use crate::probes::ProbeResult;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, ContainerRestartRuleOnExitCodes, Pod, PodSpec, Probe};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, Pod, PodSpec, Probe,
+};
 use shared::fnv::Fnv32;
 use shared::types::is_sidecar;
 
@@ -46,6 +49,13 @@ pub enum Step {
         message: String,
         /// Seconds it is given to end, where they are not the pod's.
         grace: Option<i64>,
+    },
+    /// Kill what runs in the sandbox and remove what was made, so that the pod starts anew.
+    RestartAll {
+        /// Name of the container whose end asks for it.
+        cause: String,
+        /// Its end, for the back-off.
+        ended: Option<Timestamp>,
     },
     /// Give running containers the resources that are allocated to them.
     Resize {
@@ -105,15 +115,22 @@ pub fn restart_policy(spec: &PodSpec) -> &str {
     spec.restart_policy.as_deref().unwrap_or("Always")
 }
 
+/// The first rule of a container for ends with this code. Upstream's `findMatchingContainerRestartRule`.
+pub fn rule(container: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
+    container.restart_policy_rules.iter().flatten().find(|rule| {
+        let listed = |codes: &ContainerRestartRuleOnExitCodes| codes.values.iter().flatten().any(|c| *c == exit_code);
+        rule.exit_codes.as_ref().is_some_and(|codes| match codes.operator.as_str() {
+            "In" => listed(codes),
+            "NotIn" => !listed(codes),
+            _ => false,
+        })
+    })
+}
+
 /// Reports whether a container that ended with this code is started again: by its own rules, its own policy, or the
 /// pod's.
 pub fn restarts(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
-    let ruled = container.restart_policy_rules.iter().flatten().any(|rule| {
-        let listed = |codes: &ContainerRestartRuleOnExitCodes| codes.values.iter().flatten().any(|c| *c == exit_code);
-        let matches = rule.exit_codes.as_ref().is_some_and(|codes| (codes.operator == "In") == listed(codes));
-        matches && rule.action == "Restart"
-    });
-    ruled
+    rule(container, exit_code).is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | restart_all::ACTION))
         || match container.restart_policy.as_deref().unwrap_or(restart_policy(spec)) {
             "Never" => false,
             "OnFailure" => exit_code != 0,
@@ -187,9 +204,12 @@ pub fn plan(pod: &Pod, observed: &Observed, probes: &dyn ProbeResults) -> Plan {
         .active_sandbox()
         .filter(|s| ready == 1 && s.host_network == host_network && (host_network || !s.ips.is_empty()));
     let mut steps = Vec::new();
-    match usable {
-        Some(sandbox) => in_sandbox(spec, observed, &sandbox.id, probes, &mut steps),
-        None => new_sandbox(spec, observed, &mut steps),
+    match (usable, restart_all::cause(spec, observed)) {
+        (Some(_), Some(cause)) => {
+            steps.push(Step::RestartAll { cause: cause.name.clone(), ended: timestamp(cause.finished_at) });
+        }
+        (Some(sandbox), None) => in_sandbox(spec, observed, &sandbox.id, probes, &mut steps),
+        (None, _) => new_sandbox(spec, observed, &mut steps),
     }
     Plan { steps }
 }
@@ -223,8 +243,15 @@ enum Init {
 }
 
 /// Plans the resize of a running container that may go on otherwise; true when it goes on.
-fn resize(container: &Container, found: &Found, resizes: &mut Vec<String>, steps: &mut Vec<Step>) -> bool {
-    match found.given.as_ref().map_or(Action::Keep, |given| resize::action(container, given)) {
+fn resize(
+    (spec, observed): (&PodSpec, &Observed),
+    container: &Container,
+    found: &Found,
+    resizes: &mut Vec<String>,
+    steps: &mut Vec<Step>,
+) -> bool {
+    let given = found.given.as_ref();
+    match given.map_or(Action::Keep, |given| resize::action_in(spec, observed, container, given)) {
         Action::Keep => true,
         Action::Update => {
             resizes.push(container.name.clone());
@@ -267,7 +294,7 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
         // An attempt that ended in an earlier sandbox counts for its restart count and for OnFailure successes.
         alive |= match observed.latest_in(sandbox, &container.name) {
             Some(found) if found.state == State::Running => {
-                running(spec, container, found, probes, &mut resizes, steps);
+                running((spec, observed), container, found, probes, &mut resizes, steps);
                 true
             }
             found => stopped(spec, container, found, observed.latest(&container.name), steps),
@@ -284,7 +311,7 @@ fn in_sandbox(spec: &PodSpec, observed: &Observed, sandbox: &str, probes: &dyn P
 
 /// Plans the steps of an application container that runs.
 fn running(
-    spec: &PodSpec,
+    (spec, observed): (&PodSpec, &Observed),
     container: &Container,
     found: &Found,
     probes: &dyn ProbeResults,
@@ -292,7 +319,7 @@ fn running(
     steps: &mut Vec<Step>,
 ) {
     let Some((reason, grace)) = replaced(container, found, probes) else {
-        resize(container, found, resizes, steps);
+        resize((spec, observed), container, found, resizes, steps);
         return;
     };
     let (again, changed) = (restarts_on_failure(spec, container), is_changed(container, found));
@@ -345,7 +372,7 @@ fn init_containers(
                     if let Some((reason, grace)) = replaced(container, found, probes) {
                         steps.push(kill(found, format!("{reason}, will be restarted"), grace));
                         false
-                    } else if !resize(container, found, resizes, steps) {
+                    } else if !resize((spec, observed), container, found, resizes, steps) {
                         false
                     } else {
                         container.startup_probe.is_none()

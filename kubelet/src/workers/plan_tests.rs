@@ -57,6 +57,7 @@ fn words(plan: &Plan) -> Vec<String> {
             Step::KillContainer { name, message, grace: Some(grace), .. } => {
                 format!("kill {name} within {grace} s: {message}")
             }
+            Step::RestartAll { cause, .. } => format!("restart all for {cause}"),
             Step::Resize { names } => format!("resize {}", names.join(" ")),
             Step::StartContainer { name, kind, attempt, .. } => format!("start {kind:?} {name} {attempt}"),
         })
@@ -93,7 +94,8 @@ fn an_init_container_that_the_runtime_lost_is_ended_before_it_is_started_again()
         (of("Never", json!("Always")), State::Unknown, &[killed, "start Sidecar i 1"]),
         (of("Always", json!(null)), State::Created, &["start Init i 1"]),
     ] {
-        let observed = Observed { sandboxes: vec![sandbox()], containers: vec![found("i", state, 0)] };
+        let observed =
+            Observed { sandboxes: vec![sandbox()], containers: vec![found("i", state, 0)], ..Observed::default() };
         check(&pod, observed, &Results::default(), expected);
     }
 }
@@ -102,7 +104,7 @@ fn an_init_container_that_the_runtime_lost_is_ended_before_it_is_started_again()
 fn a_new_pod_gets_a_sandbox_and_then_its_containers() {
     let none = Results::default();
     check(&simple("Always"), Observed::default(), &none, &["sandbox 0"]);
-    let observed = Observed { sandboxes: vec![sandbox()], containers: vec![] };
+    let observed = Observed { sandboxes: vec![sandbox()], containers: vec![], ..Observed::default() };
     check(&simple("Always"), observed, &none, &["start App a 0", "start App b 0"]);
 }
 
@@ -119,6 +121,7 @@ fn restarts_follow_the_policy() {
         let observed = Observed {
             sandboxes: vec![sandbox()],
             containers: vec![found("a", State::Exited, code), found("b", State::Running, 0)],
+            ..Observed::default()
         };
         check(&simple(policy), observed, &none, expected);
     }
@@ -128,24 +131,45 @@ fn restarts_follow_the_policy() {
 fn a_finished_pod_is_torn_down_and_stays_down() {
     let none = Results::default();
     let containers = vec![found("a", State::Exited, 0), found("b", State::Exited, 0)];
-    let observed = Observed { sandboxes: vec![sandbox()], containers: containers.clone() };
+    let observed = Observed { sandboxes: vec![sandbox()], containers: containers.clone(), ..Observed::default() };
     check(&simple("Never"), observed, &none, &["killpod false"]);
     let dead = Sandbox { ready: false, ..sandbox() };
-    check(&simple("Never"), Observed { sandboxes: vec![dead.clone()], containers: containers.clone() }, &none, &[]);
-    check(&simple("OnFailure"), Observed { sandboxes: vec![dead.clone()], containers: containers.clone() }, &none, &[]);
-    check(&simple("Always"), Observed { sandboxes: vec![dead], containers }, &none, &["sandbox 1"]);
+    check(
+        &simple("Never"),
+        Observed { sandboxes: vec![dead.clone()], containers: containers.clone(), ..Observed::default() },
+        &none,
+        &[],
+    );
+    check(
+        &simple("OnFailure"),
+        Observed { sandboxes: vec![dead.clone()], containers: containers.clone(), ..Observed::default() },
+        &none,
+        &[],
+    );
+    check(
+        &simple("Always"),
+        Observed { sandboxes: vec![dead], containers, ..Observed::default() },
+        &none,
+        &["sandbox 1"],
+    );
 }
 
 #[test]
 fn a_dead_sandbox_is_replaced_after_its_containers_are_stopped() {
     let none = Results::default();
     let dead = Sandbox { ready: false, ..sandbox() };
-    let observed = Observed { sandboxes: vec![dead.clone()], containers: vec![found("a", State::Running, 0)] };
+    let observed = Observed {
+        sandboxes: vec![dead.clone()],
+        containers: vec![found("a", State::Running, 0)],
+        ..Observed::default()
+    };
     check(&simple("Always"), observed, &none, &["killpod true"]);
-    let observed = Observed { sandboxes: vec![dead], containers: vec![found("a", State::Exited, 137)] };
+    let observed =
+        Observed { sandboxes: vec![dead], containers: vec![found("a", State::Exited, 137)], ..Observed::default() };
     check(&simple("Always"), observed, &none, &["sandbox 1"]);
     // Two ready sandboxes, or one without an address, are not usable either.
-    let observed = Observed { sandboxes: vec![Sandbox { ips: vec![], ..sandbox() }], containers: vec![] };
+    let observed =
+        Observed { sandboxes: vec![Sandbox { ips: vec![], ..sandbox() }], containers: vec![], ..Observed::default() };
     check(&simple("Always"), observed, &none, &["killpod true"]);
 }
 
@@ -154,6 +178,7 @@ fn probes_and_changed_images_replace_containers() {
     let observed = || Observed {
         sandboxes: vec![sandbox()],
         containers: vec![found("a", State::Running, 0), found("b", State::Running, 0)],
+        ..Observed::default()
     };
     let live = Results(HashMap::from([(("live", "a"), ProbeResult::Failure)]));
     check(&simple("Always"), observed(), &live, &["kill a: Container a failed liveness probe, will be restarted"]);
@@ -177,7 +202,7 @@ fn init_containers_run_one_after_the_other() {
     let pod = pod(json!({
         "initContainers": [{"name": "i1", "image": "i"}, {"name": "i2", "image": "i"}],
         "containers": [{"name": "a", "image": "i"}], "restartPolicy": "OnFailure"}));
-    let with = |containers| Observed { sandboxes: vec![sandbox()], containers };
+    let with = |containers| Observed { sandboxes: vec![sandbox()], containers, ..Observed::default() };
     check(&pod, with(vec![]), &none, &["start Init i1 0"]);
     check(&pod, with(vec![found("i1", State::Running, 0)]), &none, &[]);
     check(&pod, with(vec![found("i1", State::Exited, 2)]), &none, &["start Init i1 1"]);
@@ -198,7 +223,7 @@ fn sidecars_start_first_keep_running_and_end_last() {
             {"name": "s", "image": "i", "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["x"]}}},
             {"name": "i", "image": "i"}],
         "containers": [{"name": "a", "image": "i"}], "restartPolicy": "Never"}));
-    let with = |containers| Observed { sandboxes: vec![sandbox()], containers };
+    let with = |containers| Observed { sandboxes: vec![sandbox()], containers, ..Observed::default() };
     let none = Results::default();
     let up = Results(HashMap::from([(("start", "s"), ProbeResult::Success)]));
     check(&pod, with(vec![]), &none, &["start Sidecar s 0"]);
@@ -219,11 +244,11 @@ fn ephemeral_containers_start_once() {
     pod.spec.as_mut().expect("spec").ephemeral_containers =
         Some(vec![serde_json::from_value(json!({"name": "e", "image": "i"})).expect("container")]);
     let running = || vec![found("a", State::Running, 0), found("b", State::Running, 0)];
-    let observed = Observed { sandboxes: vec![sandbox()], containers: running() };
+    let observed = Observed { sandboxes: vec![sandbox()], containers: running(), ..Observed::default() };
     check(&pod, observed, &none, &["start Ephemeral e 0"]);
     let mut containers = running();
     containers.push(found("e", State::Exited, 1));
-    check(&pod, Observed { sandboxes: vec![sandbox()], containers }, &none, &[]);
+    check(&pod, Observed { sandboxes: vec![sandbox()], containers, ..Observed::default() }, &none, &[]);
 }
 
 #[test]
@@ -249,6 +274,28 @@ fn running_containers_get_what_is_allocated_to_them() {
     ] {
         let side = if unknown { found("side", State::Running, 0) } else { given("side", "1") };
         let containers = vec![side, given("a", a), given("b", b), given("c", "2")];
-        check(&pod, Observed { sandboxes: vec![sandbox()], containers }, &none, expected);
+        check(&pod, Observed { sandboxes: vec![sandbox()], containers, ..Observed::default() }, &none, expected);
     }
+}
+
+#[test]
+fn the_end_of_one_container_restarts_all_of_the_pod() {
+    let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    let pod = pod(json!({"restartPolicy": "Never", "initContainers": [{"name": "init", "image": "i"}], "containers": [
+        {"name": "a", "image": "i", "restartPolicy": "Never", "restartPolicyRules": rules},
+        {"name": "b", "image": "i"}]}));
+    let with = |a: Option<i32>, sandboxes: Vec<Sandbox>| {
+        let ended = a.map(|code| found("a", State::Exited, code));
+        let containers = ended.into_iter().chain([found("b", State::Running, 0), found("init", State::Exited, 0)]);
+        Observed { sandboxes, containers: containers.collect(), ..Observed::default() }
+    };
+    let none = Results::default();
+    check(&pod, with(Some(42), vec![sandbox()]), &none, &["restart all for a"]);
+    check(&pod, with(Some(1), vec![sandbox()]), &none, &[]);
+    check(&pod, with(Some(42), Vec::new()), &none, &["killpod true"]);
+    // Once all are removed the pod begins anew.
+    let empty = Observed { sandboxes: vec![sandbox()], containers: Vec::new(), ..Observed::default() };
+    check(&pod, empty, &none, &["start Init init 0"]);
+    let spec = pod.spec.as_ref().expect("a spec");
+    assert!(restarts(spec, &spec.containers[0], 42) && !restarts(spec, &spec.containers[0], 1));
 }

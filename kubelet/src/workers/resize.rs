@@ -2,12 +2,13 @@
 //! and what has to be done about a running container. Answers for upstream's `pkg/kubelet/allocation` and for
 //! `computePodResizeAction`.
 //!
-//! A worker only ever sees the pod with the resources that are allocated to it. The pod's status says what its
-//! containers have, so that a restarted kubelet needs no other record.
+//! A worker only ever sees the pod with the resources that are allocated to it. Records of them outlive the kubelet
+//! ([`super::records`]); of a pod without one its status says what its containers have.
 
 use super::observed::{Observed, State};
-use crate::resources::Amounts;
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use super::records::PodResources;
+use crate::resources::{Amounts, pod_requests};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use serde::Serialize;
 use shared::types::is_sidecar;
 use std::sync::Arc;
@@ -54,26 +55,55 @@ pub fn action(container: &Container, given: &ResourceRequirements) -> Action {
     }
 }
 
+/// Amounts that a pod asks for as a whole.
+fn whole(pod: &Pod) -> (Amounts, Amounts) {
+    both(pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()))
+}
+
+/// Plans what gives a container of a pod what it shall have: a container without a limit of its own has its pod's.
+pub fn action_in(spec: &PodSpec, observed: &Observed, container: &Container, given: &ResourceRequirements) -> Action {
+    match (action(container, given), &observed.whole) {
+        (Action::Keep, Some(whole)) => {
+            let (old, new) = (Amounts::limits(Some(whole)), Amounts::limits(spec.resources.as_ref()));
+            let own = Amounts::limits(container.resources.as_ref());
+            let inherits = |of: fn(&Amounts) -> Option<i64>| of(&own).is_none() && of(&old) != of(&new);
+            let changes = inherits(|amounts| amounts.cpu) || inherits(|amounts| amounts.memory);
+            if changes { Action::Update } else { Action::Keep }
+        }
+        (action, _) => action,
+    }
+}
+
 /// The containers whose resources may change while they run.
-fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
+pub(super) fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
     let spec = pod.spec.iter();
     spec.flat_map(|s| s.init_containers.iter().flatten().filter(|c| is_sidecar(c)).chain(s.containers.iter()))
 }
 
 /// Some running container does not have what is allocated to it.
-pub fn under_way(pod: &Pod, observed: &Observed) -> bool {
+pub fn of_containers(pod: &Pod, observed: &Observed) -> bool {
+    let Some(spec) = &pod.spec else { return false };
     resizable(pod).any(|container| {
         let running = observed.latest(&container.name).filter(|found| found.state == State::Running);
-        running.and_then(|found| found.given.as_ref()).is_some_and(|given| action(container, given) != Action::Keep)
+        let given = running.and_then(|found| found.given.as_ref());
+        given.is_some_and(|given| action_in(spec, observed, container, given) != Action::Keep)
     })
+}
+
+/// A container, or the pod as a whole, does not have what is allocated to it.
+pub fn under_way(pod: &Pod, observed: &Observed) -> bool {
+    let is_whole = observed.whole.as_ref().is_none_or(|given| both(Some(given)) == whole(pod));
+    !is_whole || of_containers(pod, observed)
 }
 
 /// Reports whether two versions of a pod ask for different resources.
 pub fn differs(a: &Pod, b: &Pod) -> bool {
-    resizable(a).any(|one| {
+    let mut containers = resizable(a);
+    let of_containers = containers.any(|one| {
         let other = resizable(b).find(|other| other.name == one.name);
         other.is_some_and(|other| both(one.resources.as_ref()) != both(other.resources.as_ref()))
-    })
+    });
+    of_containers || whole(a) != whole(b)
 }
 
 /// Reports whether two versions of a pod request different amounts of one resource.
@@ -83,6 +113,30 @@ pub fn changes_requests(a: &Pod, b: &Pod, of: fn(&Amounts) -> Option<i64>) -> bo
         let amount = |container: &Container| of(&Amounts::requests(container.resources.as_ref()));
         other.is_some_and(|other| amount(one) != amount(other))
     })
+}
+
+/// Reports whether a resize changes the memory of a container that may swap and goes on running, which is not supported.
+/// Upstream's `disallowResizeForSwappableContainers`.
+pub fn resizes_swap(pod: &Pod, held: &Pod, swaps: impl Fn(&Pod, &Container) -> bool) -> bool {
+    let memory = |container: &Container| Amounts::requests(container.resources.as_ref()).memory;
+    let restarts = |container: &Container| {
+        let policies = container.resize_policy.iter().flatten();
+        let policy = policies.into_iter().find(|policy| policy.resource_name == "memory");
+        policy.is_some_and(|policy| policy.restart_policy == "RestartContainer")
+    };
+    resizable(pod).any(|one| {
+        let other = resizable(held).find(|other| other.name == one.name);
+        other.is_some_and(|other| {
+            memory(one) != memory(other) && !restarts(one) && (swaps(pod, one) || swaps(held, other))
+        })
+    })
+}
+
+/// Reports whether a pod requests more of some resource than another version of it.
+pub fn requests_more(pod: &Pod, than: &Pod) -> bool {
+    let requests = |pod: &Pod| pod.spec.as_ref().map(pod_requests).unwrap_or_default();
+    let (new, old) = (requests(pod), requests(than));
+    new.cpu > old.cpu || new.memory > old.memory
 }
 
 /// Changes of containers' resources between two versions of a pod: resource, requirement, operation. Answers for
@@ -109,10 +163,15 @@ pub fn changes(old: &Pod, new: &Pod) -> Vec<[&'static str; 3]> {
     found
 }
 
-/// `pod` with the resources that `find` knows for its containers.
-fn with(pod: &Arc<Pod>, find: impl Fn(&str) -> Option<ResourceRequirements>) -> Arc<Pod> {
+/// `pod` with the resources that `find` knows for its containers, and those that it has as a whole where they are known.
+fn with(
+    pod: &Arc<Pod>,
+    whole: Option<ResourceRequirements>,
+    find: impl Fn(&str) -> Option<ResourceRequirements>,
+) -> Arc<Pod> {
     let mut changed = Pod::clone(pod);
     if let Some(spec) = &mut changed.spec {
+        spec.resources = whole.or(spec.resources.take());
         let sidecars = spec.init_containers.iter_mut().flatten().filter(|c| is_sidecar(c));
         for container in sidecars.chain(&mut spec.containers) {
             if let Some(found) = find(&container.name) {
@@ -126,7 +185,7 @@ fn with(pod: &Arc<Pod>, find: impl Fn(&str) -> Option<ResourceRequirements>) -> 
 
 /// The pod with the resources that `allocated` has.
 pub fn with_allocation(pod: &Arc<Pod>, allocated: &Pod) -> Arc<Pod> {
-    with(pod, |name| {
+    with(pod, allocated.spec.as_ref().and_then(|spec| spec.resources.clone()), |name| {
         let container = resizable(allocated).find(|container| container.name == name)?;
         Some(container.resources.clone().unwrap_or_default())
     })
@@ -134,7 +193,13 @@ pub fn with_allocation(pod: &Arc<Pod>, allocated: &Pod) -> Arc<Pod> {
 
 /// The pod with the resources that its containers have according to its status.
 pub fn as_reported(pod: &Arc<Pod>) -> Arc<Pod> {
-    with(pod, |name| reported(pod, name, None))
+    let whole = pod.status.as_ref().and_then(|status| status.resources.clone());
+    with(pod, whole, |name| reported(pod, name, None))
+}
+
+/// The pod with the resources that are recorded for its containers.
+pub fn as_recorded(pod: &Arc<Pod>, record: &PodResources) -> Arc<Pod> {
+    with(pod, record.of_pod().cloned(), |name| record.of_container(name).cloned())
 }
 
 /// Returns the resources that the status reports of a container; of the one with this id if one is given.
@@ -259,6 +324,61 @@ mod tests {
         ];
         assert_eq!(changes(&old, &new), expected);
         assert!(changes(&old, &old).is_empty());
+    }
+
+    #[test]
+    fn what_a_pod_has_as_a_whole_is_resized_too() {
+        let limits = |cpu: &str| json!({"requests": {"cpu": "1"}, "limits": {"cpu": cpu, "memory": "1Gi"}});
+        let pod = |cpu: &str| -> Arc<Pod> {
+            let own = json!({"name": "own", "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}});
+            let spec = json!({"containers": [own, {"name": "c"}], "resources": limits(cpu)});
+            Arc::new(serde_json::from_value(json!({"spec": spec})).expect("a pod"))
+        };
+        let (old, new) = (pod("2"), pod("3"));
+        assert!(differs(&new, &old) && !differs(&old, &pod("2000m")));
+        assert!(!differs(&with_allocation(&new, &old), &old));
+        let given = |pod: &Pod, name: &str| {
+            let containers = pod.spec.as_ref().expect("a spec").containers.iter();
+            let resources = containers.filter(|c| c.name == name).find_map(|c| c.resources.clone());
+            Found {
+                name: name.into(),
+                state: State::Running,
+                given: Some(resources.unwrap_or_default()),
+                ..Found::default()
+            }
+        };
+        let observed = |whole: Option<&Pod>| Observed {
+            containers: vec![given(&old, "own"), given(&old, "c")],
+            whole: whole.and_then(|pod| pod.spec.as_ref()?.resources.clone()),
+            ..Observed::default()
+        };
+        assert!(under_way(&new, &observed(Some(&old))) && !under_way(&new, &observed(Some(&new))));
+        assert!(!under_way(&new, &observed(None)), "not without the gate");
+        let spec = new.spec.as_ref().expect("a spec");
+        for (container, expected) in spec.containers.iter().zip([Action::Keep, Action::Update]) {
+            let given = container.resources.clone().unwrap_or_default();
+            let action = action_in(spec, &observed(Some(&old)), container, &given);
+            assert_eq!(action, expected, "{} has a limit of its own or its pod's", container.name);
+        }
+    }
+
+    #[test]
+    fn containers_that_may_swap_are_resized_by_restarts_alone() {
+        let pod = |memory: &str, policy: &str| -> Pod {
+            let resources = json!({"requests": {"cpu": "1", "memory": memory}});
+            let policies = json!([{"resourceName": "memory", "restartPolicy": policy}]);
+            let container = json!({"name": "c", "resources": resources, "resizePolicy": policies});
+            serde_json::from_value(json!({"spec": {"containers": [container]}})).expect("a pod")
+        };
+        let held = pod("1Gi", "NotRequired");
+        for (asked, swaps, expected) in [
+            (pod("2Gi", "NotRequired"), true, true),
+            (pod("2Gi", "NotRequired"), false, false),
+            (pod("2Gi", "RestartContainer"), true, false),
+            (pod("1024Mi", "NotRequired"), true, false),
+        ] {
+            assert_eq!(resizes_swap(&asked, &held, |_, _| swaps), expected, "{asked:?} {swaps}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::start::{self, Start};
 use super::status::generate::rejected;
 use super::volumes::{Mounted, NO_VOLUMES, Volumes};
 use crate::backoff::Backoff;
-use crate::events::{EventType, field_path};
+use crate::events::EventType;
 use crate::images::Wait;
 use crate::metrics;
 use crate::pods;
@@ -21,7 +21,6 @@ use crate::topology::{HintProvider, Refusal};
 use crate::volumes::VolumeError;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
-use shared::flags::format_duration;
 use shared::types::{is_pod_terminal, part_of_tree};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -77,7 +76,7 @@ pub struct Worker {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) uid: String,
     observer: Observer,
-    crash: Backoff,
+    pub(super) crash: Backoff,
     pub(super) waiting: HashMap<String, Wait>,
     pub(super) hooks_run: Arc<HooksRun>,
     pub(super) published: Option<PodStatus>,
@@ -204,16 +203,16 @@ impl Worker {
     pub(super) async fn observe(&mut self) -> Option<Observed> {
         match self.observer.observe(self.cx.runtime.as_ref(), &self.uid).await {
             Ok(mut observed) => {
-                self.resources.tell(&self.mailbox.pod(), &mut observed);
+                self.resources.tell(&self.mailbox.pod(), &self.cx.records, &mut observed);
                 Some(observed)
             }
             Err(error) => {
+                tracing::warn!(pod_uid = %self.uid, %error, "Could not ask the runtime about the pod");
                 // A runtime that is away is the node's trouble, not that of each of its pods.
                 if !error.is_away() {
                     let text = format!("error determining status: {error}");
                     self.cx.events.pod(&self.mailbox.pod(), "", EventType::Warning, "FailedSync", &text);
                 }
-                tracing::warn!(pod_uid = %self.uid, %error, "Could not ask the runtime about the pod");
                 None
             }
         }
@@ -313,7 +312,8 @@ impl Worker {
                         let text = "Pod sandbox changed, it will be killed and re-created.";
                         self.cx.events.pod(pod, "", EventType::Normal, "SandboxChanged", text);
                     }
-                    let stop = kill::pod(&cx, pod, observed, pods::grace(pod), &hooks_run);
+                    let grace = pods::grace(pod).max(kill::MINIMUM_GRACE);
+                    let stop = kill::pod(&cx, pod, observed, grace, &hooks_run);
                     let Some(killed) = self.watch_start(pod, stop).await else { return Ok(true) };
                     killed.map_err(|error| tracing::warn!(pod = %pods::describe(pod), %error, "Could not stop pod"))?;
                     progressed = true;
@@ -321,11 +321,15 @@ impl Worker {
                 Step::KillContainer { id, message, grace, .. } => {
                     let Some(found) = observed.containers.iter().find(|c| c.id == id) else { continue };
                     let ip = observed.active_sandbox().and_then(|s| s.ips.first()).cloned().unwrap_or_default();
-                    let grace = grace.unwrap_or_else(|| pods::grace(pod));
+                    let grace = grace.unwrap_or_else(|| pods::grace(pod)).max(kill::MINIMUM_GRACE);
                     let stop = kill::container(&cx, pod, found, &ip, grace, &message, &hooks_run);
                     let Some(stopped) = self.watch_start(pod, stop).await else { return Ok(true) };
                     stopped.map_err(drop)?;
                     progressed = true;
+                }
+                Step::RestartAll { cause, ended } => {
+                    self.restart_all(pod, observed, &cause, ended).await?;
+                    progressed |= !self.waiting.contains_key(&cause);
                 }
                 Step::Resize { names } => {
                     self.resize(pod, observed, &names).await?;
@@ -371,6 +375,7 @@ impl Worker {
             return StartOutcome::Waits;
         };
         self.resources.starting(&container);
+        self.cx.records.actuate(&self.uid, &container.name, container.resources.clone().unwrap_or_default());
         let (cx, hooks_run) = (Arc::clone(&self.cx), Arc::clone(&self.hooks_run));
         let start = Start { cx: &cx, pod, sandbox, volumes, hooks_run: &hooks_run };
         match self.watch_start(pod, start.run(&container, attempt, target)).await {
@@ -414,26 +419,6 @@ impl Worker {
             mailbox.notify.notify_one();
         }
         outcome
-    }
-
-    /// Keeps the crash-loop back-off: true when the container has to wait.
-    fn backed_off(&mut self, pod: &Pod, name: &str, ended: Option<Timestamp>) -> bool {
-        let Some(ended) = ended else { return false };
-        let now = Timestamp::now();
-        if self.crash.remaining(name, ended, now).is_some() {
-            let describe = pods::describe(pod);
-            let first = self.waiting.get(name).is_none_or(|w| w.0 != "CrashLoopBackOff");
-            if first {
-                let text = format!("Back-off restarting failed container {name} in pod {describe}");
-                self.cx.events.pod(pod, &field_path(pod, name), EventType::Warning, "BackOff", &text);
-            }
-            let delay = format_duration(self.crash.delay(name));
-            let text = format!("back-off {delay} restarting failed container={name} pod={describe}");
-            self.waiting.insert(name.to_owned(), ("CrashLoopBackOff".to_owned(), text));
-            return true;
-        }
-        self.crash.next(name, ended, now);
-        false
     }
 
     async fn create_sandbox(&mut self, pod: &Arc<Pod>, attempt: u32) -> Result<(), ()> {

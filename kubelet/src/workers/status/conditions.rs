@@ -2,7 +2,9 @@
 
 use super::inputs::Inputs;
 use crate::reasons;
+use crate::workers::observed::Observed;
 use crate::workers::resize::Progress;
+use crate::workers::restart_all;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use shared::types::is_sidecar;
@@ -133,6 +135,7 @@ pub fn conditions(
         condition("PodScheduled", Ok(()), ""),
     ];
     all.extend(resize(inputs.resize));
+    all.extend(restart_all::is_possible(spec).then(|| restarting(spec, inputs.observed, phase)));
     all.extend(inputs.failure.filter(|_| inputs.terminated).and_then(disruption));
     let generation = inputs.pod.metadata.generation;
     for condition in &mut all {
@@ -160,6 +163,24 @@ fn disruption((reason, message): &(String, String)) -> Option<PodCondition> {
         message: Some(message.clone()),
         ..condition("DisruptionTarget", Ok(()), "")
     })
+}
+
+/// The condition of pods all of whose containers may be started again. Upstream's
+/// `GenerateAllContainersRestartingCondition`.
+fn restarting(spec: &PodSpec, observed: &Observed, phase: &str) -> PodCondition {
+    let reason = match phase {
+        "Succeeded" => "PodCompleted",
+        "Failed" => "PodFailed",
+        _ => "",
+    };
+    let is_under_way = reason.is_empty() && restart_all::cause(spec, observed).is_some();
+    match is_under_way {
+        false => condition(restart_all::CONDITION, Err((reason.to_owned(), String::new())), ""),
+        true => PodCondition {
+            message: Some(restart_all::MESSAGE.to_owned()),
+            ..condition(restart_all::CONDITION, Ok(()), restart_all::STARTED)
+        },
+    }
 }
 
 /// Conditions that are only there while a resize waits or is under way.
@@ -192,6 +213,40 @@ mod tests {
                 ("DisruptionTarget".to_owned(), "True".to_owned(), reason, message)
             });
             assert_eq!(found, expected, "{reason}");
+        }
+    }
+
+    #[test]
+    fn restarts_of_all_containers_are_told_while_they_last() {
+        let rule =
+            serde_json::json!({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}});
+        let containers = serde_json::json!([{"name": "c", "restartPolicy": "Never", "restartPolicyRules": [rule]}]);
+        let spec: PodSpec = serde_json::from_value(serde_json::json!({"containers": containers})).expect("a spec");
+        let ended = crate::workers::observed::Container {
+            name: "c".into(),
+            state: crate::workers::observed::State::Exited,
+            exit_code: 42,
+            ..Default::default()
+        };
+        let under_way = Observed { containers: vec![ended], ..Observed::default() };
+        let started = Some("RestartAllContainersStarted");
+        for (observed, phase, status, reason) in [
+            (&under_way, "Running", "True", started),
+            (&Observed::default(), "Pending", "False", None),
+            (&under_way, "Failed", "False", Some("PodFailed")),
+            (&under_way, "Succeeded", "False", Some("PodCompleted")),
+        ] {
+            let told = restarting(&spec, observed, phase);
+            assert_eq!(
+                (told.type_.as_str(), told.status.as_str(), told.reason.as_deref(), told.message.as_deref()),
+                (
+                    "AllContainersRestarting",
+                    status,
+                    reason,
+                    (status == "True").then_some("container exited with restart policy rule")
+                ),
+                "{phase}"
+            );
         }
     }
 

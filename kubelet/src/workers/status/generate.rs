@@ -9,8 +9,10 @@ use crate::workers::plan;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStatus, EphemeralContainer, HostIP, Pod, PodIP, PodSpec, PodStatus,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use shared::types::is_sidecar;
+use std::collections::BTreeMap;
 
 fn status_of<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
     all.iter().find(|s| s.name == name)
@@ -169,6 +171,12 @@ fn addresses(inputs: &Inputs<'_>, spec: &PodSpec, phase: &str) -> Vec<String> {
     old.map(|all| all.iter().map(|p| p.ip.clone()).collect()).unwrap_or_default()
 }
 
+/// The requests of the pod as a whole, where those can be resized.
+fn allocated_whole(inputs: &Inputs<'_>) -> Option<BTreeMap<String, Quantity>> {
+    let whole = inputs.observed.whole.as_ref().and(inputs.pod.spec.as_ref()?.resources.as_ref());
+    whole?.requests.clone().filter(|requests| !requests.is_empty())
+}
+
 /// The status to publish.
 pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
     let Some(spec) = &inputs.pod.spec else { return PodStatus::default() };
@@ -212,6 +220,8 @@ pub fn pod_status(inputs: &Inputs<'_>) -> PodStatus {
         reason,
         message,
         conditions: Some(conditions),
+        allocated_resources: allocated_whole(inputs),
+        resources: inputs.observed.whole.clone(),
         container_statuses: some(apps),
         init_container_statuses: some(init),
         ephemeral_container_statuses: some(ephemeral),
@@ -237,7 +247,7 @@ mod tests {
     use crate::workers::resize::Progress;
     use jiff::Timestamp;
     use serde_json::json;
-    use std::collections::{BTreeMap, HashMap};
+    use std::collections::HashMap;
 
     #[test]
     fn a_pod_runs_as_long_as_something_of_it_is_started_again() {

@@ -20,6 +20,7 @@ use crate::volumes::error::TearDownError;
 use crate::volumes::{MountedVolume, VolumeError, Volumes};
 use crate::workers::container::tests::settings;
 use crate::workers::context::{NoServices, NodeState, StatusSink, WorkerContext};
+use crate::workers::records::ResourceRecords;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceHealth, VolumeMount};
@@ -378,6 +379,7 @@ impl FakeNode {
             userns: None,
             probes: Arc::new(prober),
             hooks: Arc::new(hooks::Runner::new(exec, Arc::new(LogSink))),
+            records: ResourceRecords::load(root, &FeatureGates::default()).expect("records"),
             cgroups: Arc::new(NoCgroups),
             objects: Arc::new(Standalone),
             services: Arc::new(NoServices),

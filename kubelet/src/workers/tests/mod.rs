@@ -8,11 +8,13 @@ use super::manager::Manager;
 use super::start;
 use super::worker::Worker;
 use crate::events::tests::Recorded;
+use crate::facts::PodFacts;
 use crate::pod_resources::{self, v1, v1::pod_resources_lister_server::PodResourcesLister as _};
 use crate::sources::{Source, SourceSet, annotations};
 use crate::userns::{IdRange, UserNamespaces};
 use fake::FakeNode;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 use shared::flags::FeatureGates;
 use std::sync::Arc;
@@ -65,6 +67,21 @@ async fn a_deletion_shortens_a_kill_that_is_under_way() {
     }
     timely("the tear-down", node.log.until("unmount u")).await;
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    token.cancel();
+    worker.await.expect("ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_have_a_moment_to_end_where_nobody_asked_for_less() {
+    let root = tempfile::tempdir().expect("a folder");
+    let node = FakeNode::at(root.path());
+    node.runtime.break_sandbox();
+    let mut hasty = Pod::clone(&pod(None));
+    hasty.spec.as_mut().expect("a spec").termination_grace_period_seconds = Some(0);
+    let token = CancellationToken::new();
+    let worker = Worker::new(Arc::clone(&node.cx), Arc::new(Mailbox::new(Arc::new(hasty))));
+    let worker = tokio::spawn(worker.run(token.clone()));
+    timely("the stop for the broken sandbox", node.log.until("stop c in 2")).await;
     token.cancel();
     worker.await.expect("ended");
 }
@@ -297,5 +314,72 @@ async fn static_pod_that_comes_back_while_it_ends_runs_again() {
     })
     .await;
     assert!(restarts(), "it is counted");
+    token.cancel();
+}
+
+#[tokio::test]
+async fn pods_of_one_name_are_told_and_the_first_of_them_runs() {
+    let root = tempfile::tempdir().expect("a folder");
+    let events = Arc::<Recorded>::default();
+    let node = FakeNode::with(root.path(), |cx| cx.events = Arc::<Recorded>::clone(&events));
+    let token = CancellationToken::new();
+    let manager = Manager::new(Arc::clone(&node.cx), TaskTracker::new(), token.clone());
+    let named = |uid: &str| -> Pod {
+        let metadata =
+            json!({"name": "p", "namespace": "n", "uid": uid, "annotations": {(annotations::SOURCE): "file"}});
+        let status = json!({"containerStatuses": []});
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": []}, "status": status}))
+            .expect("a pod")
+    };
+    manager.set_static(SourceSet { source: Source::File, pods: vec![named("first"), named("second")] });
+    assert_eq!(manager.uids(), ["first".to_owned()].into());
+    let text =
+        "Warning FailedValidation Error validating pod p_n(second) from file due to duplicate pod name \"p\", ignoring";
+    assert_eq!(events.taken(), [text]);
+    token.cancel();
+}
+
+/// A node with so much CPU for pods.
+fn node_with_cpu(root: &std::path::Path, cpu: &str) -> FakeNode {
+    let amounts = [("cpu", cpu), ("memory", "1Gi"), ("pods", "10")];
+    let amount = |(name, amount): (&str, &str)| (name.to_owned(), Quantity(amount.to_owned()));
+    let allocatable = amounts.map(amount).into();
+    let state = NodeState { facts: PodFacts { allocatable, ..PodFacts::default() }, ..NodeState::default() };
+    FakeNode::with(root, |cx| cx.node.store(Arc::new(state)))
+}
+
+#[tokio::test]
+async fn a_resize_that_was_allocated_outlives_the_kubelet_and_one_that_waits_does_so_too() {
+    let root = tempfile::tempdir().expect("a folder");
+    let asks = |cpu: &str, reported: Option<&str>| -> Arc<Pod> {
+        let resources = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        let mut pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "image": "i", "resources": resources(cpu)}]}});
+        if let Some(cpu) = reported {
+            pod["status"] = json!({"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true,
+                "restartCount": 0, "containerID": "containerd://c", "resources": resources(cpu)}]});
+        }
+        Arc::new(serde_json::from_value(pod).expect("a pod"))
+    };
+    let cpu = |manager: &Manager| -> String {
+        let pod = manager.pods().remove(0);
+        let resources = pod.spec.as_ref().expect("a spec").containers[0].resources.clone().expect("resources");
+        resources.requests.expect("requests")["cpu"].0.clone()
+    };
+    let start = |node: &FakeNode| {
+        let token = CancellationToken::new();
+        (Manager::new(Arc::clone(&node.cx), TaskTracker::new(), token.clone()), token)
+    };
+    let (first, token) = start(&node_with_cpu(root.path(), "3"));
+    first.upsert(asks("1", None));
+    first.upsert(asks("2", Some("1")));
+    assert_eq!(cpu(&first), "2", "there is room");
+    first.upsert(asks("3500m", Some("1")));
+    assert_eq!(cpu(&first), "2", "there is none for so much");
+    token.cancel();
+    // The containers have not got it yet, and by now there would be no room for it.
+    let (second, token) = start(&node_with_cpu(root.path(), "1"));
+    second.upsert(asks("3500m", Some("1")));
+    assert_eq!(cpu(&second), "2", "what was allocated stays so");
     token.cancel();
 }
