@@ -1,11 +1,12 @@
 //! Container logs on disk: rotation by size, removal, symlinks that lead nowhere.
 //! Answers for upstream's `pkg/kubelet/logs/container_log_manager.go` (`rotateLog`).
 
-use crate::cri::Runtime;
+use crate::cri::{CriError, Runtime};
 use crate::cri::v1::ContainerState;
 use crate::settings::Settings;
 use futures::StreamExt as _;
 use jiff::Timestamp;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use tokio_util::sync::CancellationToken;
@@ -66,28 +67,49 @@ fn shift(log: &Path, max_files: usize, now: Timestamp) -> std::io::Result<()> {
     std::fs::rename(log, format!("{}.{stamp}", log.display()))
 }
 
-/// Rotates the logs of running containers that grew too big.
-async fn rotate(runtime: &dyn Runtime, settings: &Settings) {
-    let Ok(containers) = runtime.list_containers(None).await else { return };
-    let running = containers.into_iter().filter(|c| c.state() == ContainerState::ContainerRunning);
-    let rotations = futures::stream::iter(running.map(|container| rotate_one(runtime, settings, container.id)));
-    rotations.for_each_concurrent(settings.log_workers, |rotation| rotation).await;
+/// Paths of the logs of running containers, by the containers' ids: a path stays as long as its container, so that the
+/// runtime is asked for it once.
+#[derive(Debug, Default)]
+struct LogPaths(HashMap<String, PathBuf>);
+
+impl LogPaths {
+    /// Asks the runtime for the paths of those that are new, and forgets those that do not run any more.
+    async fn update(&mut self, runtime: &dyn Runtime, workers: usize) -> Result<(), CriError> {
+        let containers = runtime.list_containers(None).await?;
+        let running = containers.into_iter().filter(|c| c.state() == ContainerState::ContainerRunning);
+        let running: HashSet<String> = running.map(|container| container.id).collect();
+        self.0.retain(|id, _| running.contains(id));
+        let unknown = running.into_iter().filter(|id| !self.0.contains_key(id)).map(|id| async move {
+            let status = runtime.container_status(&id).await.ok()?;
+            Some((id, PathBuf::from(status.log_path)))
+        });
+        let unknown: Vec<_> = futures::stream::iter(unknown).buffer_unordered(workers.max(1)).collect().await;
+        self.0.extend(unknown.into_iter().flatten());
+        Ok(())
+    }
 }
 
-async fn rotate_one(runtime: &dyn Runtime, settings: &Settings, id: String) {
-    let Ok(status) = runtime.container_status(&id).await else { return };
-    let log = PathBuf::from(&status.log_path);
-    let Ok(meta) = std::fs::metadata(&log) else {
+/// Rotates the logs of running containers that grew too big.
+async fn rotate(runtime: &dyn Runtime, settings: &Settings, paths: &mut LogPaths) {
+    if paths.update(runtime, settings.log_workers).await.is_err() {
+        return;
+    }
+    let rotations = paths.0.iter().map(|(id, log)| rotate_one(runtime, settings, id, log));
+    futures::stream::iter(rotations).for_each_concurrent(settings.log_workers, |rotation| rotation).await;
+}
+
+async fn rotate_one(runtime: &dyn Runtime, settings: &Settings, id: &str, log: &Path) {
+    let Ok(meta) = std::fs::metadata(log) else {
         // An earlier rotation was cut short between rename and reopen.
-        if !status.log_path.is_empty() {
-            let _ = runtime.reopen_log(&id).await;
+        if !log.as_os_str().is_empty() {
+            let _ = runtime.reopen_log(id).await;
         }
         return;
     };
     if meta.len() < settings.log_max_size {
         return;
     }
-    let (file, files) = (log.clone(), settings.log_max_files);
+    let (file, files) = (log.to_owned(), settings.log_max_files);
     let shifted = tokio::task::spawn_blocking(move || shift(&file, files, Timestamp::now())).await;
     match shifted {
         Ok(Ok(())) => {}
@@ -97,18 +119,19 @@ async fn rotate_one(runtime: &dyn Runtime, settings: &Settings, id: String) {
         }
         Err(_) => return,
     }
-    if let Err(error) = runtime.reopen_log(&id).await {
+    if let Err(error) = runtime.reopen_log(id).await {
         tracing::warn!(%id, %error, "Could not reopen log");
     }
 }
 
 /// Runs until shutdown.
 pub async fn run(cx: std::sync::Arc<crate::workers::context::WorkerContext>, shutdown: CancellationToken) {
+    let mut paths = LogPaths::default();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(cx.settings.log_monitor_interval) => {}
         }
-        rotate(cx.runtime.as_ref(), &cx.settings).await;
+        rotate(cx.runtime.as_ref(), &cx.settings, &mut paths).await;
     }
 }

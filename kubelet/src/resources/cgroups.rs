@@ -426,8 +426,8 @@ impl Cgroups for FsCgroups {
 
     fn usage(&self, path: &str) -> Option<Usage> {
         let read = |file: &str| {
-            let found = self.mounts.iter().map(|mount| join(mount, path).join(file));
-            found.filter_map(|file| fs::read_to_string(file).ok()).next()
+            let mount = mount_of(&self.mounts, self.version, file.split('.').next()?)?;
+            fs::read_to_string(join(mount, path).join(file)).ok()
         };
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
         let limit = |file: &str| number(file).filter(|bytes| *bytes < UNLIMITED);
@@ -500,6 +500,15 @@ pub(super) fn v1_mounts(base: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
     // Links (`cpu -> cpu,cpuacct`) lead to hierarchies that are listed themselves.
     entries.filter(|path| path.is_dir() && !path.is_symlink() && !path.ends_with(UNIFIED)).collect()
+}
+
+/// The mount that has a controller's files.
+fn mount_of<'a>(mounts: &'a [PathBuf], version: CgroupVersion, controller: &str) -> Option<&'a PathBuf> {
+    let has = |mount: &&PathBuf| {
+        let name = mount.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        version == CgroupVersion::V2 || name.split(',').any(|known| known == controller)
+    };
+    mounts.iter().find(has)
 }
 
 pub(super) fn join(mount: &Path, path: &str) -> PathBuf {

@@ -1,20 +1,22 @@
 //! `/metrics/cadvisor`: series of the machine, of the cgroups of pods and of containers, read when they are asked for.
 //! Answers for cAdvisor's `metrics/prometheus.go` with the families that upstream's kubelet lets through.
 
-use super::cgroup::{CgroupReader, CgroupStats, DeviceIo};
+use super::cgroup::{CgroupStats, DeviceIo};
 use super::exposition::{Exposition, LabelSlot, Labels, Sink};
 use super::machine::{self, Mounted};
+use super::readings::{Pass, Reading, open_files_limit};
 use super::subjects::MeasuredCgroup;
 use crate::resources::MachineInfo;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A cgroup that was read.
 pub(super) struct Row {
     labels: Labels,
     is_root: bool,
-    stats: CgroupStats,
+    reading: Arc<Reading>,
     files: (u64, u64),
     /// Soft limit of open files of the first process; -1 for none.
     ulimit: Option<f64>,
@@ -25,33 +27,32 @@ pub(super) struct Row {
 
 impl Row {
     /// Reads a cgroup; none where there is no such one any more.
-    pub(super) fn read(reader: &mut CgroupReader, subject: &MeasuredCgroup) -> Option<Self> {
-        let mut stats = reader.read(&subject.id)?;
+    pub(super) fn read(pass: &mut Pass<'_>, subject: &MeasuredCgroup) -> Option<Self> {
+        let reading = pass.read(&subject.id)?;
         let is_root = subject.id == "/";
-        if is_root && stats.memory.is_none() {
-            // The unified hierarchy does not tell of its root.
-            stats.memory = Some(machine::memory().used);
-        }
-        let first = if is_root { Some(1) } else { stats.processes.first().copied().filter(|_| subject.is_container()) };
+        let first = reading.stats.processes.first().filter(|_| subject.has_network);
         let network = match first {
             _ if is_root => machine::traffic("self"),
-            Some(pid) if subject.has_network => machine::traffic(&pid.to_string()),
-            _ => Vec::new(),
+            Some(pid) => machine::traffic(&pid.to_string()),
+            None => Vec::new(),
         };
         let at = format!(" {}", jiff::Timestamp::now().as_millisecond());
         // The machine's own are too many to look at.
-        let files = if is_root { (0, 0) } else { stats.files() };
-        let ulimit = first.and_then(|pid| max_open_files(&format!("/proc/{pid}/limits")));
-        Some(Self { labels: subject.labels(), is_root, stats, files, ulimit, network, at })
+        let files = if is_root { (0, 0) } else { reading.files() };
+        let ulimit = match is_root {
+            true => open_files_limit(1),
+            false => reading.open_files_limit().filter(|_| subject.is_container()),
+        };
+        Some(Self { labels: subject.labels(), is_root, reading, files, ulimit, network, at })
     }
-}
 
-fn max_open_files(path: &str) -> Option<f64> {
-    let text = fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    match line.split_whitespace().next()? {
-        "unlimited" => Some(-1.0),
-        limit => limit.parse().ok().map(float),
+    fn stats(&self) -> &CgroupStats {
+        &self.reading.stats
+    }
+
+    /// Bytes of memory. The unified hierarchy does not tell those of its root.
+    fn memory(&self) -> Option<u64> {
+        self.stats().memory.or_else(|| self.is_root.then(|| machine::memory().used))
     }
 }
 
@@ -81,96 +82,96 @@ type Plain = (&'static str, &'static str, &'static str, Value);
 /// Families of what a cgroup is given. Their samples have no time: they are not measured.
 const SPEC: [Plain; 7] = [
     ("container_spec_cpu_period", "gauge", "Microseconds of the quota's period", |r| {
-        Some(float(r.stats.period.unwrap_or(0)))
+        Some(float(r.stats().period.unwrap_or(0)))
     }),
-    ("container_spec_cpu_quota", "gauge", "Microseconds of processors in a period", |r| r.stats.quota.map(float)),
-    ("container_spec_cpu_shares", "gauge", "Shares of processors", |r| Some(float(r.stats.shares.unwrap_or(0)))),
+    ("container_spec_cpu_quota", "gauge", "Microseconds of processors in a period", |r| r.stats().quota.map(float)),
+    ("container_spec_cpu_shares", "gauge", "Shares of processors", |r| Some(float(r.stats().shares.unwrap_or(0)))),
     ("container_spec_memory_limit_bytes", "gauge", "Limit of memory; zero for none", |r| {
-        Some(float(r.stats.memory_limit.unwrap_or(0)))
+        Some(float(r.stats().memory_limit.unwrap_or(0)))
     }),
     ("container_spec_memory_reservation_limit_bytes", "gauge", "Memory to be left to it; zero for none", |r| {
-        Some(float(r.stats.memory_reservation.unwrap_or(0)))
+        Some(float(r.stats().memory_reservation.unwrap_or(0)))
     }),
     ("container_spec_memory_swap_limit_bytes", "gauge", "Limit of swap; zero for none", |r| {
-        Some(float(r.stats.swap_limit.unwrap_or(0)))
+        Some(float(r.stats().swap_limit.unwrap_or(0)))
     }),
     ("container_start_time_seconds", "gauge", "Time at which it was made, in seconds since the epoch", |r| {
-        r.stats.made.map(float)
+        r.stats().made.map(float)
     }),
 ];
 
 /// Families of what a cgroup uses.
 const PLAIN: [Plain; 31] = [
     ("container_cpu_cfs_periods_total", "counter", "Elapsed periods of the quota", |r| {
-        r.stats.throttling[0].map(float)
+        r.stats().throttling[0].map(float)
     }),
     ("container_cpu_cfs_throttled_periods_total", "counter", "Periods in which the quota was used up", |r| {
-        r.stats.throttling[1].map(float)
+        r.stats().throttling[1].map(float)
     }),
     ("container_cpu_cfs_throttled_seconds_total", "counter", "Seconds spent waiting for the next period", |r| {
-        r.stats.throttling[2].map(seconds)
+        r.stats().throttling[2].map(seconds)
     }),
     ("container_cpu_load_average_10s", "gauge", "Load, which is not measured", |_| Some(0.0)),
     ("container_cpu_load_d_average_10s", "gauge", "Uninterruptible load, which is not measured", |_| Some(0.0)),
     ("container_cpu_system_seconds_total", "counter", "Seconds of processors in the kernel", |r| {
-        r.stats.cpu[2].map(seconds)
+        r.stats().cpu[2].map(seconds)
     }),
     ("container_cpu_user_seconds_total", "counter", "Seconds of processors in user mode", |r| {
-        r.stats.cpu[1].map(seconds)
+        r.stats().cpu[1].map(seconds)
     }),
     ("container_file_descriptors", "gauge", "Open files", |r| Some(float(r.files.0))),
     ("container_last_seen", "gauge", "Time at which it was there, in seconds since the epoch", |_| {
         u64::try_from(jiff::Timestamp::now().as_second()).ok().map(float)
     }),
-    ("container_memory_cache", "gauge", "Bytes of page cache", |r| Some(float(r.stats.parts.cache))),
+    ("container_memory_cache", "gauge", "Bytes of page cache", |r| Some(float(r.stats().parts.cache))),
     ("container_memory_failcnt", "counter", "Times at which the limit of memory was reached", |r| {
-        Some(float(r.stats.memory_failures.unwrap_or(0)))
+        Some(float(r.stats().memory_failures.unwrap_or(0)))
     }),
     ("container_memory_kernel_usage", "gauge", "Bytes of memory of the kernel", |r| {
-        Some(float(r.stats.kernel_memory.unwrap_or(0)))
+        Some(float(r.stats().kernel_memory.unwrap_or(0)))
     }),
-    ("container_memory_mapped_file", "gauge", "Bytes of mapped files", |r| Some(float(r.stats.parts.mapped_file))),
+    ("container_memory_mapped_file", "gauge", "Bytes of mapped files", |r| Some(float(r.stats().parts.mapped_file))),
     ("container_memory_max_usage_bytes", "gauge", "Most bytes of memory so far", |r| {
-        Some(float(r.stats.memory_peak.unwrap_or(0)))
+        Some(float(r.stats().memory_peak.unwrap_or(0)))
     }),
-    ("container_memory_rss", "gauge", "Bytes of anonymous memory", |r| Some(float(r.stats.parts.rss))),
-    ("container_memory_swap", "gauge", "Bytes of swap", |r| Some(float(r.stats.parts.swap.unwrap_or(0)))),
+    ("container_memory_rss", "gauge", "Bytes of anonymous memory", |r| Some(float(r.stats().parts.rss))),
+    ("container_memory_swap", "gauge", "Bytes of swap", |r| Some(float(r.stats().parts.swap.unwrap_or(0)))),
     ("container_memory_total_active_file_bytes", "gauge", "Bytes of page cache that was used lately", |r| {
-        Some(float(r.stats.parts.active_file))
+        Some(float(r.stats().parts.active_file))
     }),
     ("container_memory_total_inactive_file_bytes", "gauge", "Bytes of page cache that was not used lately", |r| {
-        Some(float(r.stats.parts.inactive_file))
+        Some(float(r.stats().parts.inactive_file))
     }),
-    ("container_memory_usage_bytes", "gauge", "Bytes of memory, caches included", |r| r.stats.memory.map(float)),
+    ("container_memory_usage_bytes", "gauge", "Bytes of memory, caches included", |r| r.memory().map(float)),
     ("container_memory_working_set_bytes", "gauge", "Bytes of memory without caches that were not used lately", |r| {
-        r.stats.memory.map(|_| float(r.stats.working_set()))
+        r.memory().map(|used| float(used.saturating_sub(r.stats().parts.inactive_file)))
     }),
     ("container_oom_events_total", "counter", "Processes ended for want of memory", |r| {
-        Some(float(r.stats.oom_kills.unwrap_or(0)))
+        Some(float(r.stats().oom_kills.unwrap_or(0)))
     }),
     ("container_pressure_cpu_stalled_seconds_total", "counter", "Seconds in which all waited for processors", |r| {
-        r.stats.waited(0, 1)
+        r.stats().waited(0, 1)
     }),
     ("container_pressure_cpu_waiting_seconds_total", "counter", "Seconds in which some waited for processors", |r| {
-        r.stats.waited(0, 0)
+        r.stats().waited(0, 0)
     }),
     ("container_pressure_io_stalled_seconds_total", "counter", "Seconds in which all waited for devices", |r| {
-        r.stats.waited(2, 1)
+        r.stats().waited(2, 1)
     }),
     ("container_pressure_io_waiting_seconds_total", "counter", "Seconds in which some waited for devices", |r| {
-        r.stats.waited(2, 0)
+        r.stats().waited(2, 0)
     }),
     ("container_pressure_memory_stalled_seconds_total", "counter", "Seconds in which all waited for memory", |r| {
-        r.stats.waited(1, 1)
+        r.stats().waited(1, 1)
     }),
     ("container_pressure_memory_waiting_seconds_total", "counter", "Seconds in which some waited for memory", |r| {
-        r.stats.waited(1, 0)
+        r.stats().waited(1, 0)
     }),
-    ("container_processes", "gauge", "Processes", |r| Some(float(u64::try_from(r.stats.processes.len()).ok()?))),
+    ("container_processes", "gauge", "Processes", |r| Some(float(u64::try_from(r.stats().processes.len()).ok()?))),
     ("container_sockets", "gauge", "Open sockets", |r| Some(float(r.files.1))),
-    ("container_threads", "gauge", "Threads", |r| Some(float(r.stats.threads.unwrap_or(0)))),
+    ("container_threads", "gauge", "Threads", |r| Some(float(r.stats().threads.unwrap_or(0)))),
     ("container_threads_max", "gauge", "Most threads; zero for no limit", |r| {
-        Some(float(r.stats.threads_max.unwrap_or(0)))
+        Some(float(r.stats().threads_max.unwrap_or(0)))
     }),
 ];
 
@@ -299,7 +300,7 @@ fn plain(page: &mut Exposition<'_>, rows: &[Row], (name, kind, help, of): &Plain
 fn cpu_and_failures(page: &mut Exposition<'_>, rows: &[Row]) {
     let name = "container_cpu_usage_seconds_total";
     page.family(name, "counter", "Seconds of processors in all");
-    for (row, used) in rows.iter().filter_map(|row| Some((row, row.stats.cpu[0].filter(|used| *used > 0)?))) {
+    for (row, used) in rows.iter().filter_map(|row| Some((row, row.stats().cpu[0].filter(|used| *used > 0)?))) {
         page.series(name, &row.labels, &[(LabelSlot::Container, "cpu", "total")], seconds(used), &row.at);
     }
     let name = "container_memory_failures_total";
@@ -308,7 +309,7 @@ fn cpu_and_failures(page: &mut Exposition<'_>, rows: &[Row]) {
         for (place, kind) in ["pgfault", "pgmajfault"].into_iter().enumerate() {
             for scope in ["container", "hierarchy"] {
                 let own = [(LabelSlot::Container, "failure_type", kind), (LabelSlot::Pod, "scope", scope)];
-                page.series(name, &row.labels, &own, float(row.stats.parts.faults[place]), &row.at);
+                page.series(name, &row.labels, &own, float(row.stats().parts.faults[place]), &row.at);
             }
         }
     }
@@ -332,7 +333,7 @@ fn disks(page: &mut Exposition<'_>, host: &Host<'_>, rows: &[Row], devices: &Dev
             host.mounted.iter().filter_map(told).map(move |(device, value)| (root, device, value))
         });
         let of_cgroups = rows.iter().filter_map(|row| of_device.map(|of| (row, of))).flat_map(|(row, of)| {
-            row.stats.io.iter().map(move |io| (row, name_of(devices, io).to_owned(), float(of(io))))
+            row.stats().io.iter().map(move |io| (row, name_of(devices, io).to_owned(), float(of(io))))
         });
         let mut samples = of_cgroups.chain(of_machine).peekable();
         if samples.peek().is_some() {
@@ -351,7 +352,7 @@ fn name_of<'a>(devices: &'a DeviceNames, io: &DeviceIo) -> &'a str {
 /// Bytes by device and operation.
 fn usage_of_devices(page: &mut Exposition<'_>, rows: &[Row], devices: &DeviceNames) {
     let name = "container_blkio_device_usage_total";
-    let mut samples = rows.iter().flat_map(|row| row.stats.io.iter().map(move |io| (row, io))).peekable();
+    let mut samples = rows.iter().flat_map(|row| row.stats().io.iter().map(move |io| (row, io))).peekable();
     if samples.peek().is_some() {
         page.family(name, "counter", "Bytes of devices by operation");
     }

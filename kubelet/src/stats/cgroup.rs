@@ -4,13 +4,14 @@
 //! Read for every cgroup of every scrape: each file is one open and one read into a buffer that is used again, and a file
 //! whose content follows from another one is not read.
 
-use crate::resources::CgroupVersion;
+use crate::resources::{CgroupVersion, Usage};
 use crate::trees;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
+use std::cell::OnceCell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// Most processes of a cgroup whose files and sockets are counted.
 const MOST_PROCESSES: usize = 4096;
@@ -89,11 +90,18 @@ pub(super) struct CgroupStats {
     pub(super) made: Option<u64>,
 }
 
+/// Counters that stand still while no process of a cgroup, or of one below it, runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counters {
+    cpu: u64,
+    memory: u64,
+}
+
 /// Controllers of the separate hierarchies that are read, that of memory first.
 const CONTROLLERS: [&str; 5] = ["memory", "cpu", "cpuacct", "pids", "blkio"];
 
 /// Folders of one cgroup, one in each hierarchy.
-type Folders = Arc<Vec<Folder>>;
+type Folders = Rc<Vec<Folder>>;
 
 /// Reads cgroups below the mounts of the host.
 pub(super) struct CgroupReader {
@@ -104,19 +112,32 @@ pub(super) struct CgroupReader {
     open: Vec<(String, Folders)>,
 }
 
-/// A cgroup's folder in one hierarchy.
-struct Folder(Option<OwnedFd>);
+/// A cgroup's folder in one hierarchy; opened when something of it is read.
+struct Folder {
+    /// The folder above, which `name` starts from; none for a whole path.
+    above: Option<(Folders, usize)>,
+    name: PathBuf,
+    opened: OnceCell<Option<OwnedFd>>,
+}
 
 impl Folder {
-    fn open(path: &Path) -> Self {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Self(openat(CWD, path, flags, Mode::empty()).ok())
+    fn at(path: PathBuf) -> Self {
+        Self { above: None, name: path, opened: OnceCell::new() }
     }
 
-    /// Opens a folder right below this one.
-    fn below(&self, name: &str) -> Self {
+    /// The folder of this name right below those of a hierarchy.
+    fn below(above: &Folders, hierarchy: usize, name: &str) -> Self {
+        Self { above: Some((Rc::clone(above), hierarchy)), name: PathBuf::from(name), opened: OnceCell::new() }
+    }
+
+    /// Opens the folder, once; none where there is no such one.
+    fn open(&self) -> Option<&OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Self(self.0.as_ref().and_then(|folder| openat(folder, name, flags, Mode::empty()).ok()))
+        let open = || match &self.above {
+            None => openat(CWD, &self.name, flags, Mode::empty()).ok(),
+            Some((above, hierarchy)) => openat(above[*hierarchy].open()?, &self.name, flags, Mode::empty()).ok(),
+        };
+        self.opened.get_or_init(open).as_ref()
     }
 
     /// Text of a short file; empty where there is none.
@@ -127,7 +148,7 @@ impl Folder {
     /// Text of a file, no more than so many bytes of it.
     fn read<'b>(&self, file: &str, buffer: &'b mut Vec<u8>, most: usize) -> &'b str {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let opened = self.0.as_ref().and_then(|folder| openat(folder, file, flags, Mode::empty()).ok());
+        let opened = self.open().and_then(|folder| openat(folder, file, flags, Mode::empty()).ok());
         let Some(opened) = opened else { return "" };
         let mut length = 0;
         while length < most {
@@ -152,7 +173,7 @@ impl Folder {
     /// Seconds since the epoch at which the cgroup was made: of a file in it that nobody writes to. The folder's own time
     /// changes with what is below.
     fn made(&self) -> Option<u64> {
-        let folder = self.0.as_ref()?;
+        let folder = self.open()?;
         let times = ["cgroup.clone_children", "cgroup.events"].into_iter();
         let time = times.filter_map(|file| statat(folder, file, AtFlags::empty()).ok()).next()?.st_mtime;
         u64::try_from(time).ok()
@@ -199,11 +220,29 @@ impl CgroupReader {
         walked.ok().and(first)
     }
 
+    /// Reads the counters of a cgroup; none where there is no such one.
+    pub(super) fn counters(&mut self, path: &str) -> Option<Counters> {
+        let folders = self.folders(path);
+        let buffer = &mut self.buffer;
+        match (self.version, folders.as_slice()) {
+            (CgroupVersion::V1, [memory, _, cpuacct, ..]) => Some(Counters {
+                cpu: cpuacct.number("cpuacct.usage", buffer)?,
+                memory: memory.number("memory.usage_in_bytes", buffer)?,
+            }),
+            (_, [folder, ..]) => {
+                let cpu = pairs(folder.text("cpu.stat", buffer)).find(|(name, _)| *name == "usage_usec")?.1;
+                // The root has none: its memory is the machine's.
+                Some(Counters { cpu, memory: folder.number("memory.current", buffer).unwrap_or(0) })
+            }
+            _ => None,
+        }
+    }
+
     /// Reads all statistics of a cgroup; none where there is no such one.
     pub(super) fn read(&mut self, path: &str) -> Option<CgroupStats> {
         let folders = self.folders(path);
         let memory = folders.first()?;
-        memory.0.as_ref()?;
+        memory.open()?;
         let mut stats = match (self.version, folders.as_slice()) {
             (CgroupVersion::V1, [memory, cpu, cpuacct, pids, blkio]) => {
                 self.read_v1([memory, cpu, cpuacct, pids, blkio])
@@ -215,31 +254,33 @@ impl CgroupReader {
         Some(stats)
     }
 
-    /// Opens a cgroup, from the one above it, which stays open for those beside it.
+    /// Folders of a cgroup, from those of the one above it, which stay open for those beside it.
     fn folders(&mut self, path: &str) -> Folders {
+        if let Some((_, folders)) = self.open.last().filter(|(open, _)| open == path) {
+            return Rc::clone(folders);
+        }
         let (above, name) = path.rsplit_once('/').unwrap_or_default();
         while self.open.last().is_some_and(|(open, _)| open != above) {
             self.open.pop();
         }
         if self.open.is_empty() && !above.is_empty() {
-            let opened = self.opened(above);
-            self.open.push((above.to_owned(), opened));
+            self.open.push((above.to_owned(), self.whole(above)));
         }
         let folders = match self.open.last() {
-            Some((_, above)) => Arc::new(above.iter().map(|folder| folder.below(name)).collect()),
-            None => self.opened(path),
+            Some((_, above)) => Rc::new((0..above.len()).map(|place| Folder::below(above, place, name)).collect()),
+            None => self.whole(path),
         };
-        self.open.push((path.to_owned(), Arc::clone(&folders)));
+        self.open.push((path.to_owned(), Rc::clone(&folders)));
         folders
     }
 
-    /// Opens a cgroup by its whole path.
-    fn opened(&self, path: &str) -> Folders {
+    /// Folders of a cgroup by its whole path.
+    fn whole(&self, path: &str) -> Folders {
         let controllers = match self.version {
             CgroupVersion::V1 => &CONTROLLERS[..],
             CgroupVersion::V2 => &CONTROLLERS[..1],
         };
-        Arc::new(controllers.iter().map(|controller| Folder::open(&self.folder(controller, path))).collect())
+        Rc::new(controllers.iter().map(|controller| Folder::at(self.folder(controller, path))).collect())
     }
 
     fn read_v2(&mut self, folder: &Folder) -> CgroupStats {
@@ -379,6 +420,23 @@ impl CgroupStats {
     /// Memory that cannot be had back at once.
     pub(super) fn working_set(&self) -> u64 {
         self.memory.unwrap_or(0).saturating_sub(self.parts.inactive_file)
+    }
+
+    /// The part of it that pods are ranked and told by.
+    pub(super) fn usage(&self) -> Usage {
+        let [page_faults, major_page_faults] = self.parts.faults_below;
+        Usage {
+            cpu_ns: self.cpu[0].unwrap_or(0),
+            memory_usage: self.memory.unwrap_or(0),
+            working_set: self.working_set(),
+            rss: self.parts.rss,
+            page_faults,
+            major_page_faults,
+            processes: self.threads.unwrap_or(0),
+            swap: self.parts.swap,
+            swap_limit: self.swap_limit,
+            memory_limit: self.memory_limit,
+        }
     }
 
     /// Open files and sockets of its processes.

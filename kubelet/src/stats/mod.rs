@@ -9,11 +9,13 @@ mod disks;
 mod exposition;
 pub mod machine;
 mod pressure;
+mod readings;
 mod subjects;
 mod summary;
 mod text;
 
 use self::cgroup::{CgroupReader, CgroupStats};
+use self::readings::{Reading, Readings};
 use self::subjects::MeasuredCgroup;
 use crate::cri::{labels, v1};
 use crate::resources::Usage;
@@ -103,12 +105,21 @@ pub struct Stats {
     samples: Mutex<HashMap<String, Sample>>,
     /// Images of sandboxes, by id.
     sandbox_images: Mutex<HashMap<String, String>>,
+    /// Names of the cgroups of containers and sandboxes, by id.
+    cgroup_names: Mutex<HashMap<String, String>>,
+    readings: Arc<Mutex<Readings>>,
 }
 
 impl Stats {
     /// Of the pods of this node.
     pub fn new(manager: Arc<Manager>) -> Self {
-        Self { manager, samples: Mutex::default(), sandbox_images: Mutex::default() }
+        Self {
+            manager,
+            samples: Mutex::default(),
+            sandbox_images: Mutex::default(),
+            cgroup_names: Mutex::default(),
+            readings: Arc::default(),
+        }
     }
 
     /// Nanocores since the question before; none the first time.
@@ -151,7 +162,7 @@ impl Stats {
         if read.is_empty() {
             return self.containers().await;
         }
-        read.iter().map(|(subject, stats, at)| ContainerUsage::of(subject, stats, *at)).collect()
+        read.iter().map(|(subject, reading, at)| ContainerUsage::of(subject, &reading.stats, *at)).collect()
     }
 
     /// Reads the usage of every running container: of disks as the runtime tells it, all else from its cgroup.
@@ -159,18 +170,24 @@ impl Stats {
         let (mut all, read) = tokio::join!(self.containers(), self.read_containers());
         let read: HashMap<&str, _> = read.iter().map(|read| (read.0.name.as_str(), read)).collect();
         for usage in &mut all {
-            if let Some((subject, stats, at)) = read.get(usage.id.as_str()) {
-                usage.measure(subject, stats, *at);
+            if let Some((subject, reading, at)) = read.get(usage.id.as_str()) {
+                usage.measure(subject, &reading.stats, *at);
             }
         }
         all
     }
 
-    async fn read_containers(&self) -> Vec<(MeasuredCgroup, CgroupStats, i64)> {
+    async fn read_containers(&self) -> Vec<(MeasuredCgroup, Arc<Reading>, i64)> {
         let subjects = self.containers_with_cgroups().await;
+        let readings = Arc::clone(&self.readings);
         let read = tokio::task::spawn_blocking(move || {
-            let mut reader = CgroupReader::of_machine();
-            let read = |subject: MeasuredCgroup| reader.read(&subject.id).map(|stats| (subject, stats, now()));
+            let mut readings = readings.lock();
+            let mut pass = readings.pass(CgroupReader::of_machine());
+            // The pod's comes first: where it is still, so are those of its containers.
+            let read = |subject: MeasuredCgroup| {
+                let reading = pass.read(&subject.id)?;
+                (!subject.container.is_empty()).then(|| (subject, reading, now()))
+            };
             subjects.into_iter().filter_map(read).collect()
         });
         read.await.unwrap_or_default()
@@ -178,9 +195,11 @@ impl Stats {
 
     /// Reads the usage of pods' cgroups, the sandboxes included.
     pub(crate) async fn pod_usage(&self, parents: Vec<(String, String)>) -> HashMap<String, Usage> {
-        let cx = Arc::clone(self.manager.context());
+        let readings = Arc::clone(&self.readings);
         let read = tokio::task::spawn_blocking(move || {
-            let found = parents.into_iter().filter_map(|(uid, parent)| Some((uid, cx.cgroups.usage(&parent)?)));
+            let mut readings = readings.lock();
+            let mut pass = readings.pass(CgroupReader::of_machine());
+            let found = parents.into_iter().filter_map(|(uid, parent)| Some((uid, pass.read(&parent)?.stats.usage())));
             found.collect()
         });
         read.await.unwrap_or_default()

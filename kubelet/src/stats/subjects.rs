@@ -8,10 +8,10 @@ use super::machine;
 use crate::cri::{labels, v1};
 use crate::pods;
 use k8s_openapi::api::core::v1::Pod;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Most sandboxes whose images are remembered.
+/// Most sandboxes whose images are remembered; most names of cgroups beyond those of what runs.
 const MOST_SANDBOXES: usize = 4096;
 
 /// A cgroup with what is known of it.
@@ -50,6 +50,7 @@ impl MeasuredCgroup {
 /// Facts of the runtime about a container or sandbox.
 #[derive(Clone, Debug, Default)]
 struct RuntimeFacts {
+    pod_uid: String,
     container: String,
     image: String,
     made: i64,
@@ -69,39 +70,41 @@ impl Stats {
         all
     }
 
-    /// Returns the running containers.
+    /// Returns the running containers, each after its pod.
     pub(super) async fn containers_with_cgroups(&self) -> Vec<MeasuredCgroup> {
-        let mut found = self.subjects_of_pods(false).await;
-        found.retain(|subject| !subject.container.is_empty());
-        found
+        self.subjects_of_pods(false).await
     }
 
     /// Pods with their containers, and with sandboxes where they are wanted.
     async fn subjects_of_pods(&self, sandboxes: bool) -> Vec<MeasuredCgroup> {
         let cx = Arc::clone(self.manager.context());
         let known = self.known(sandboxes).await;
-        let pods = self.manager.pods();
-        let below = tokio::task::spawn_blocking(move || {
-            let reader = CgroupReader::of_machine();
-            let parent = |pod: &Arc<Pod>| (Arc::clone(pod), cx.cgroups.pod_parent(pod));
-            let found = pods.iter().map(parent).filter(|(_, parent)| !parent.is_empty());
-            found.map(|(pod, parent)| (pod, reader.children(&parent), parent)).collect::<Vec<_>>()
-        });
+        let mut by_pod: HashMap<&str, Vec<(&String, &RuntimeFacts)>> = HashMap::new();
+        for (id, facts) in &known {
+            by_pod.entry(&facts.pod_uid).or_default().push((id, facts));
+        }
         let mut all = Vec::new();
-        for (pod, children, parent) in below.await.unwrap_or_default() {
+        let pods = self.manager.pods();
+        let names = self.cgroup_names(&pods, &known).await;
+        for pod in pods {
+            let parent = cx.cgroups.pod_parent(&pod);
+            if parent.is_empty() {
+                continue;
+            }
             let pod_uid = pods::uid(&pod).to_owned();
+            let below = by_pod.remove(pod_uid.as_str()).unwrap_or_default();
             let (namespace, name) = (pods::namespace(&pod).to_owned(), pods::name(&pod).to_owned());
             let base = MeasuredCgroup { namespace, pod: name, pod_uid, ..MeasuredCgroup::default() };
             all.push(MeasuredCgroup { id: parent.clone(), ..base.clone() });
-            for child in children {
-                let Some((name, known)) = known.get_key_value(scoped(&child)) else { continue };
+            for (id, facts) in below {
+                let Some(cgroup) = names.get(id) else { continue };
                 all.push(MeasuredCgroup {
-                    id: format!("{parent}/{child}"),
-                    name: name.clone(),
-                    container: known.container.clone(),
-                    image: known.image.clone(),
-                    made: known.made,
-                    has_network: known.is_sandbox,
+                    id: format!("{parent}/{cgroup}"),
+                    name: id.clone(),
+                    container: facts.container.clone(),
+                    image: facts.image.clone(),
+                    made: facts.made,
+                    has_network: facts.is_sandbox,
                     ..base.clone()
                 });
             }
@@ -109,28 +112,58 @@ impl Stats {
         all
     }
 
+    /// Names of the cgroups of containers and sandboxes, by id. The runtime chooses them: a pod's are listed when one of
+    /// its containers is new.
+    async fn cgroup_names(
+        &self,
+        pods: &[Arc<Pod>],
+        known: &BTreeMap<String, RuntimeFacts>,
+    ) -> HashMap<String, String> {
+        let mut names = self.cgroup_names.lock().clone();
+        if names.len() >= MOST_SANDBOXES {
+            names.retain(|id, _| known.contains_key(id));
+        }
+        let unknown = known.iter().filter(|(id, _)| !names.contains_key(*id));
+        let unknown: HashSet<&str> = unknown.map(|(_, facts)| facts.pod_uid.as_str()).collect();
+        let cgroups = &self.manager.context().cgroups;
+        let parents = pods.iter().filter(|pod| unknown.contains(pods::uid(pod))).map(|pod| cgroups.pod_parent(pod));
+        let parents: Vec<String> = parents.filter(|parent| !parent.is_empty()).collect();
+        if !parents.is_empty() {
+            let listed = tokio::task::spawn_blocking(move || {
+                let reader = CgroupReader::of_machine();
+                parents.iter().flat_map(|parent| reader.children(parent)).collect::<Vec<_>>()
+            });
+            let listed = listed.await.unwrap_or_default().into_iter();
+            names.extend(listed.map(|child| (scoped(&child).to_owned(), child)).filter(|(id, _)| known.contains_key(id)));
+        }
+        self.cgroup_names.lock().clone_from(&names);
+        names
+    }
+
     /// Asks the runtime for what it runs, by id.
-    async fn known(&self, sandboxes: bool) -> HashMap<String, RuntimeFacts> {
+    async fn known(&self, sandboxes: bool) -> BTreeMap<String, RuntimeFacts> {
         let runtime = &self.manager.context().runtime;
         let listed = async { if sandboxes { runtime.list_sandboxes(None).await } else { Ok(Vec::new()) } };
         let (containers, sandboxes) = tokio::join!(runtime.list_containers(None), listed);
-        let mut known = HashMap::new();
+        let mut known = BTreeMap::new();
         for container in containers.unwrap_or_default() {
             if container.state() != v1::ContainerState::ContainerRunning {
                 continue;
             }
             let name = container.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
             let image = container.image.map(|image| image.image).unwrap_or_default();
+            let pod_uid = container.labels.get(labels::POD_UID).cloned().unwrap_or_default();
             known.insert(
                 container.id,
-                RuntimeFacts { container: name, image, made: container.created_at, is_sandbox: false },
+                RuntimeFacts { pod_uid, container: name, image, made: container.created_at, is_sandbox: false },
             );
         }
         for sandbox in sandboxes.unwrap_or_default() {
             let image = self.sandbox_image(&sandbox.id).await;
+            let pod_uid = sandbox.labels.get(labels::POD_UID).cloned().unwrap_or_default();
             known.insert(
                 sandbox.id,
-                RuntimeFacts { container: String::new(), image, made: sandbox.created_at, is_sandbox: true },
+                RuntimeFacts { pod_uid, image, made: sandbox.created_at, is_sandbox: true, ..RuntimeFacts::default() },
             );
         }
         known

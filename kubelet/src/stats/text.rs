@@ -1,6 +1,7 @@
 //! The metrics endpoints.
 
 use super::cgroup::CgroupReader;
+use super::subjects::MeasuredCgroup;
 use super::{ContainerUsage, Stats, cadvisor, machine};
 use crate::metrics;
 use crate::pods;
@@ -284,10 +285,14 @@ impl Stats {
         let cx = Arc::clone(self.manager.context());
         let subjects = self.subjects().await;
         let (sender, receiver) = mpsc::channel(PIECES);
+        let readings = Arc::clone(&self.readings);
         tokio::task::spawn_blocking(move || {
-            let mut reader = CgroupReader::of_machine();
-            let rows: Vec<cadvisor::Row> =
-                subjects.iter().filter_map(|subject| cadvisor::Row::read(&mut reader, subject)).collect();
+            let read = |subjects: &[MeasuredCgroup]| {
+                let mut readings = readings.lock();
+                let mut pass = readings.pass(CgroupReader::of_machine());
+                subjects.iter().filter_map(|subject| cadvisor::Row::read(&mut pass, subject)).collect()
+            };
+            let rows: Vec<cadvisor::Row> = read(&subjects);
             let host = cadvisor::Host {
                 machine: &cx.machine,
                 processors: machine::processors(Path::new("/sys/devices/system/cpu")),

@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Most plans in a row before the worker gives others a turn.
 const MAX_ROUNDS: usize = 32;
+/// Most that is added to the period in which pods are synced, as a share of it.
+const RESYNC_JITTER: f64 = 0.5;
 /// Reason of pods that need one more volume than the node can have.
 const ATTACH_LIMIT: &str = "VolumeAttachmentLimitExceeded";
 /// First and longest wait after a failed round.
@@ -259,8 +261,8 @@ impl Worker {
 
     fn next_wake(&self, pod: &Pod, status: &PodStatus) -> Option<Duration> {
         let now = Timestamp::now();
-        let mut wake =
-            SignedDuration::try_from(self.cx.settings.sync_frequency).unwrap_or(SignedDuration::from_secs(60));
+        let resync = resync_interval(self.cx.settings.sync_frequency, rand::random());
+        let mut wake = SignedDuration::try_from(resync).unwrap_or(SignedDuration::from_secs(60));
         if let Some(left) = pods::deadline_left(pod, status, now) {
             wake = wake.min(left);
         }
@@ -509,6 +511,12 @@ impl Worker {
         }
         self.mounted.keep(Instant::now(), result).map(Some).ok_or(())
     }
+}
+
+/// Time until a pod is synced again when nothing happens: up to half as much more as the period, so that pods do not all
+/// wake at once. Answers for upstream's `workerResyncIntervalJitterFactor`.
+fn resync_interval(period: Duration, random: f64) -> Duration {
+    period.mul_f64(1.0 + random * RESYNC_JITTER)
 }
 
 /// Returns the time at which a container ended last.

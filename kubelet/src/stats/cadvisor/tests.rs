@@ -1,6 +1,8 @@
 //! Families and samples of recorded cgroups.
 
+use super::super::cgroup::CgroupReader;
 use super::super::cgroup::tests::write as write_files;
+use super::super::readings::Readings;
 use super::*;
 use crate::resources::CgroupVersion;
 use std::collections::BTreeSet;
@@ -60,7 +62,8 @@ fn rows(base: &Path) -> Vec<Row> {
         let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), *text)).collect();
         write_files(base, &files);
     }
-    let mut reader = CgroupReader::new(base, CgroupVersion::V2);
+    let mut readings = Readings::default();
+    let mut pass = readings.pass(CgroupReader::new(base, CgroupVersion::V2));
     let root = MeasuredCgroup { id: "/".to_owned(), ..MeasuredCgroup::default() };
     let container = MeasuredCgroup {
         id: "/kubepods/podu/c".to_owned(),
@@ -70,7 +73,7 @@ fn rows(base: &Path) -> Vec<Row> {
         container: "app".to_owned(),
         ..MeasuredCgroup::default()
     };
-    [root, container].into_iter().filter_map(|subject| Row::read(&mut reader, &subject)).collect()
+    [root, container].into_iter().filter_map(|subject| Row::read(&mut pass, &subject)).collect()
 }
 
 fn told(rows: &[Row]) -> String {
@@ -175,13 +178,4 @@ fn only_the_machine_and_containers_have_a_first_process() {
     let told = told(&rows(base.path()));
     let limits: Vec<&str> = told.lines().filter(|line| line.starts_with("container_ulimits_soft{")).collect();
     assert!(limits.len() == 2 && limits[0].contains("id=\"/\""), "{limits:?}");
-    for (text, expected) in [
-        ("Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  4096  files\n", Some(1024.0)),
-        ("Max open files  unlimited  unlimited  files\n", Some(-1.0)),
-        ("", None),
-    ] {
-        let file = base.path().join("limits");
-        fs::write(&file, text).expect("file");
-        assert_eq!(max_open_files(&file.to_string_lossy()), expected);
-    }
 }
