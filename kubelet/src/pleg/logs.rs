@@ -1,8 +1,8 @@
 //! Container logs on disk: rotation by size, removal, symlinks that lead nowhere.
 //! Answers for upstream's `pkg/kubelet/logs/container_log_manager.go` (`rotateLog`).
 
-use crate::cri::{CriError, Runtime};
 use crate::cri::v1::ContainerState;
+use crate::cri::{CriError, Runtime};
 use crate::settings::Settings;
 use futures::StreamExt as _;
 use jiff::Timestamp;

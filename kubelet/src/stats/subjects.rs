@@ -114,11 +114,7 @@ impl Stats {
 
     /// Names of the cgroups of containers and sandboxes, by id. The runtime chooses them: a pod's are listed when one of
     /// its containers is new.
-    async fn cgroup_names(
-        &self,
-        pods: &[Arc<Pod>],
-        known: &BTreeMap<String, RuntimeFacts>,
-    ) -> HashMap<String, String> {
+    async fn cgroup_names(&self, pods: &[Arc<Pod>], known: &BTreeMap<String, RuntimeFacts>) -> HashMap<String, String> {
         let mut names = self.cgroup_names.lock().clone();
         if names.len() >= MOST_SANDBOXES {
             names.retain(|id, _| known.contains_key(id));
@@ -134,7 +130,9 @@ impl Stats {
                 parents.iter().flat_map(|parent| reader.children(parent)).collect::<Vec<_>>()
             });
             let listed = listed.await.unwrap_or_default().into_iter();
-            names.extend(listed.map(|child| (scoped(&child).to_owned(), child)).filter(|(id, _)| known.contains_key(id)));
+            names.extend(
+                listed.map(|child| (scoped(&child).to_owned(), child)).filter(|(id, _)| known.contains_key(id)),
+            );
         }
         self.cgroup_names.lock().clone_from(&names);
         names

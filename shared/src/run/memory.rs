@@ -6,6 +6,9 @@ use std::time::Duration;
 const STARTED: Duration = Duration::from_secs(1);
 /// Interval at which freed memory returns to the system.
 const TIDY: Duration = Duration::from_secs(30);
+/// Shares of one processor that a busy process uses at least, and an idle one at most, between two rounds.
+const BUSY: f64 = 0.1;
+const IDLE: f64 = 0.03;
 /// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
 const TIDY_LIMIT: usize = 128 << 20;
 
@@ -33,17 +36,46 @@ pub(super) fn settle_allocator(threads: usize) {
 }
 
 /// Bursts leave holes that the allocator keeps; a component that is idle again gives them back, and the code that only
-/// its start has run. Outlives everything.
+/// its start, or the burst, has run. Outlives everything.
 pub(super) async fn tidy() {
+    let mut load = Load::default();
     for (pause, code) in rounds() {
         tokio::time::sleep(pause).await;
-        if code {
+        if load.has_calmed(cpu_time(), pause) || code {
             release_code();
         }
         if heap_in_use() < TIDY_LIMIT {
             release_memory();
         }
     }
+}
+
+/// Load of the process from round to round.
+#[derive(Debug, Default)]
+struct Load {
+    used: Duration,
+    was_busy: bool,
+}
+
+impl Load {
+    /// Takes in the processor time used so far, and how long it is since the last time; true when the process is idle for
+    /// the first time after it was busy.
+    fn has_calmed(&mut self, used: Duration, pause: Duration) -> bool {
+        let share = used.saturating_sub(self.used).as_secs_f64() / pause.as_secs_f64().max(1e-3);
+        self.used = used;
+        let has_calmed = self.was_busy && share < IDLE;
+        self.was_busy = share > BUSY || (self.was_busy && !has_calmed);
+        has_calmed
+    }
+}
+
+/// Processor time that the process has used.
+#[allow(unsafe_code, reason = "clock_gettime is an unsafe call")]
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock is there on every Linux, and the call only writes to `time`.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
 /// Delays of the rounds, with whether code pages are released as well: soon after the start, and once more for
@@ -120,6 +152,25 @@ mod tests {
     fn code_goes_soon_after_the_start_and_once_more() {
         let first: Vec<(u64, bool)> = rounds().take(4).map(|(pause, code)| (pause.as_secs(), code)).collect();
         assert_eq!(first, [(1, true), (30, true), (30, false), (30, false)]);
+    }
+
+    #[test]
+    fn process_calms_once_after_each_burst() {
+        let mut load = Load::default();
+        let mut used = Duration::ZERO;
+        let mut round = |share: f64| {
+            used += TIDY.mul_f64(share);
+            load.has_calmed(used, TIDY)
+        };
+        let found = [0.01, 0.5, 0.05, 0.01, 0.01, 0.04, 0.01, 2.0, 0.0, 0.0].map(&mut round);
+        assert_eq!(found, [false, false, false, true, false, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn processor_time_is_counted() {
+        let before = cpu_time();
+        let found = std::hint::black_box((0..3_000_000_u64).map(std::hint::black_box).sum::<u64>());
+        assert!(cpu_time() > before && found > 0);
     }
 
     #[test]
