@@ -1,5 +1,5 @@
 //! Checks of the tree that rustc and clippy do not make (`cargo xtask tidy`), and documents that are generated
-//! (`cargo xtask specification`, `cargo xtask compatibility`).
+//! (`cargo xtask specification`, `cargo xtask compatibility`, `cargo xtask order`).
 //!
 //! In: the tracked files of the repository. Out: findings, or a document. Never: a change of a source file.
 
@@ -15,6 +15,7 @@ mod length;
 mod lock;
 mod monitoring;
 mod names;
+mod order;
 mod packages;
 mod recipes;
 mod specification;
@@ -72,8 +73,12 @@ fn run(arguments: &[&str]) -> Result<bool> {
     match arguments {
         ["tidy"] => tidy(root),
         ["specification", figures] => specification::write(root, Path::new(figures)).map(|()| true),
+        ["order", files @ ..] => order::write(root, files).map(|()| true),
         ["compatibility"] => compatibility::write(root, &Tree::read(root)?).map(|()| true),
-        _ => bail!("usage: cargo xtask tidy | cargo xtask specification FIGURES | cargo xtask compatibility"),
+        _ => bail!(
+            "usage: cargo xtask tidy | cargo xtask specification FIGURES | cargo xtask compatibility | cargo xtask order \
+             (BINARY CALLGRIND)..."
+        ),
     }
 }
 
