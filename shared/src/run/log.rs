@@ -284,8 +284,10 @@ impl Visit for LogFields {
     }
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
-        // Debug text brings its own quotes and brackets; displayed text needs quotes unless it is a number.
-        let bare = text.starts_with(['"', '[', '{']) || text.parse::<f64>().is_ok();
+        // Debug text brings its own quotes and brackets; displayed text needs quotes unless it is a number. An error is
+        // displayed, whatever it begins with.
+        let is_displayed = !text.starts_with(['"', '[', '{']) && text.parse::<f64>().is_err();
+        let bare = field.name() != "error" && !is_displayed;
         self.add(field, if bare { Shown::Bare(text) } else { Shown::Text(text) });
     }
 }
@@ -306,6 +308,35 @@ mod tests {
         assert!(out.starts_with('W'), "{out}");
         assert!(out.ends_with(" x.rs:12] \"Pod is here\" pod=\"default/a b\" count=3\n"), "{out}");
         assert_eq!(out.find(" x.rs"), Some("W1121 07:30:00.000000   12345".len()), "{out}");
+    }
+
+    #[test]
+    fn errors_are_quoted_whatever_they_begin_with() {
+        struct Kept(std::sync::Arc<parking_lot::Mutex<Vec<LogFields>>>);
+        impl<S: Subscriber> tracing_subscriber::Layer<S> for Kept {
+            fn on_event(&self, event: &Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+                let mut fields = LogFields::default();
+                event.record(&mut fields);
+                self.0.lock().push(fields);
+            }
+        }
+        let kept = std::sync::Arc::default();
+        let subscriber = tracing_subscriber::registry().with(Kept(std::sync::Arc::clone(&kept)));
+        tracing::subscriber::with_default(subscriber, || {
+            for error in ["[a, b]", "\"x\" not found", "{}", "5", "plain"] {
+                tracing::info!(%error, "Failed");
+                tracing::info!(error, "Failed");
+            }
+        });
+        let lines = std::mem::take(&mut *kept.lock());
+        let shown = lines.iter().map(|fields| {
+            let mut out = String::new();
+            text_line(&mut out, Level::INFO, "x.rs", 1, fields).expect("writes");
+            out.split_once("] ").map(|(_, rest)| rest.to_owned()).expect("a head")
+        });
+        let shown: Vec<String> = shown.collect();
+        assert_eq!(shown.len(), 10);
+        assert!(shown.chunks(2).all(|pair| pair[0] == pair[1]), "{shown:?}");
     }
 
     #[test]
