@@ -10,7 +10,7 @@ use std::time::Duration;
 const INITIAL: SignedDuration = SignedDuration::from_secs(10);
 /// Longest delay.
 const MAXIMUM: SignedDuration = SignedDuration::from_mins(5);
-/// The same with the gate `ReduceDefaultCrashLoopBackOffDecay`.
+/// First and longest delay with the gate `ReduceDefaultCrashLoopBackOffDecay`.
 const REDUCED: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(1), SignedDuration::from_mins(1));
 
 #[derive(Clone, Copy, Debug)]

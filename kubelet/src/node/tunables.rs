@@ -15,7 +15,7 @@ const TUNABLES: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// Whether this process is in a user namespace, whose root is not the machine's.
+/// Reports whether this process is in a user namespace, whose root is not the machine's.
 fn in_user_namespace() -> bool {
     is_mapped(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
 }
@@ -24,19 +24,19 @@ fn is_mapped(uid_map: &str) -> bool {
     !uid_map.is_empty() && !uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// What becomes of a parameter with another value than nodes are run with.
+/// Fate of a parameter with another value than nodes are run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Differing {
     /// `protectKernelDefaults`: the node does not run.
     Fails,
-    /// It is set, or the node does not run.
+    /// Set, or the node does not run.
     IsSet,
-    /// It is set where there is a right to it (`KubeletInUserNamespace`).
+    /// Set where there is a right to it (`KubeletInUserNamespace`).
     IsSetIfAllowed,
 }
 
 impl Differing {
-    /// As the configuration has it.
+    /// Returns the fate that configuration and gates want.
     pub fn of(protect: bool, gates: &FeatureGates) -> Self {
         match protect {
             true => Self::Fails,

@@ -1,4 +1,4 @@
-//! What a static pod says wrong of its containers and volumes. An API server would refuse the pod, and its mirror pod could
+//! Faults of static pods in their containers and volumes. An API server would refuse the pod, and its mirror pod could
 //! not be made: it would run unseen. Pure. Answers for the part of upstream's `ValidatePodCreate` that manifests fail at.
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec, Probe, Volume, VolumeMount};

@@ -5,7 +5,7 @@ use crate::cpu_set::CpuSet;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// Those of each machine.
+/// Paths of each machine.
 const EVERYWHERE: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
@@ -21,7 +21,7 @@ const EVERYWHERE: [&str; 12] = [
     "/sys/devices/virtual/powercap",
 ];
 
-/// Those of this machine, whose processors do not change while it runs.
+/// Paths of this machine, whose processors do not change while it runs.
 static HERE: LazyLock<Vec<String>> = LazyLock::new(|| of_machine(Path::new("/sys/devices/system/cpu")));
 
 /// The paths to hide on this machine.
@@ -29,8 +29,8 @@ pub(super) fn paths() -> Vec<String> {
     HERE.clone()
 }
 
-/// What is hidden on a machine with the processors that `folder` describes: how often a processor grew hot, too, tells a
-/// container what others do.
+/// Returns the paths of a machine with the processors that `folder` describes: how often a processor grew hot, too, tells
+/// a container what others do.
 fn of_machine(folder: &Path) -> Vec<String> {
     let possible = std::fs::read_to_string(folder.join("possible")).ok().and_then(|text| text.parse::<CpuSet>().ok());
     let counts = possible

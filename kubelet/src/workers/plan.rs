@@ -54,7 +54,7 @@ pub enum Step {
     RestartAll {
         /// Name of the container whose end asks for it.
         cause: String,
-        /// Its end, for the back-off.
+        /// End of that container, for the back-off.
         ended: Option<Timestamp>,
     },
     /// Give running containers the resources that are allocated to them.

@@ -87,14 +87,14 @@ impl PodResources {
 
 /// The file's content.
 #[derive(Serialize, Deserialize)]
-struct Checkpoint {
+struct RecordFile {
     data: String,
     checksum: u64,
 }
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Data {
+struct RecordData {
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_nothing")]
     entries: BTreeMap<String, Box<RawValue>>,
 }
@@ -139,10 +139,10 @@ impl Records {
     /// Writes the file, unless it has all of it.
     fn write(&self) -> io::Result<()> {
         let mut written = self.written.lock();
-        let data = serde_json::to_string(&Data { entries: self.entries.lock().clone() })?;
+        let data = serde_json::to_string(&RecordData { entries: self.entries.lock().clone() })?;
         let checksum = checksum(&data);
         if *written != checksum {
-            files::write_json(&self.path, &Checkpoint { data, checksum })?;
+            files::write_json(&self.path, &RecordFile { data, checksum })?;
             *written = checksum;
         }
         Ok(())
@@ -172,11 +172,11 @@ fn read(path: &Path) -> Result<Read, RecordFault> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Read::default()),
         Err(error) => return Err(error.into()),
     };
-    let checkpoint: Checkpoint = serde_json::from_slice(&bytes)?;
+    let checkpoint: RecordFile = serde_json::from_slice(&bytes)?;
     if checksum(&checkpoint.data) != checkpoint.checksum {
         return Err(RecordFault::Corrupt);
     }
-    let data: Data = serde_json::from_str(&checkpoint.data)?;
+    let data: RecordData = serde_json::from_str(&checkpoint.data)?;
     data.entries.values().try_for_each(|entry| serde_json::from_str::<PodResources>(entry.get()).map(drop))?;
     Ok((data.entries, checkpoint.checksum))
 }
@@ -304,7 +304,7 @@ mod tests {
 
     fn file(root: &Path, name: &str) -> Value {
         let text = fs::read_to_string(root.join(name)).expect("a file");
-        let file: Checkpoint = serde_json::from_str(&text).expect("a checkpoint");
+        let file: RecordFile = serde_json::from_str(&text).expect("a checkpoint");
         assert_eq!(file.checksum, checksum(&file.data));
         serde_json::from_str(&file.data).expect("data")
     }
@@ -314,7 +314,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         fs::write(root.path().join(ALLOCATED), UPSTREAMS).expect("written");
         let data = r#"{"entries":null}"#.to_owned();
-        let nothing = Checkpoint { checksum: checksum(&data), data };
+        let nothing = RecordFile { checksum: checksum(&data), data };
         files::write_json(&root.path().join(ACTUATED), &nothing).expect("written");
         let records = load(root.path()).expect("records");
         let expected: ResourceRequirements =
