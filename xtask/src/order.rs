@@ -34,7 +34,7 @@ INSERT BEFORE .text;
 
 /// Writes the script from pairs of files: a binary, and what ran of it.
 pub fn write(root: &Path, files: &[&str]) -> Result<()> {
-    let mut parts = Part::default();
+    let mut parts = CodePart::default();
     for pair in files.chunks(2) {
         let [binary, ran] = pair else { bail!("what ran of {} is not given", pair.concat()) };
         let ran = std::fs::read_to_string(ran).with_context(|| format!("cannot read {ran}"))?;
@@ -59,13 +59,13 @@ fn executed(callgrind: &str) -> BTreeSet<&str> {
 
 /// A part of the code: all symbols with the same beginning.
 #[derive(Debug, Default)]
-struct Part {
+struct CodePart {
     bytes: u64,
     executed: u64,
-    parts: BTreeMap<String, Part>,
+    parts: BTreeMap<String, CodePart>,
 }
 
-impl Part {
+impl CodePart {
     /// Adds the functions of `nm`'s lines, such as `0000a0 000010 t _ZN4core3fmt5write17h0123456789abcdefE`.
     fn add(&mut self, symbols: &str, executed: &BTreeSet<&str>) {
         for line in symbols.lines() {
@@ -125,7 +125,7 @@ fn pieces(symbol: &str) -> Vec<String> {
 }
 
 /// Writes the script of all parts that are to be gathered.
-fn script(parts: &Part) -> String {
+fn script(parts: &CodePart) -> String {
     let mut gathered = Vec::new();
     parts.gather("", 0, &mut gathered);
     for beginning in &mut gathered {
@@ -165,7 +165,7 @@ mod tests {
             0 0010 t _ZN1x1y1z17h0000000000000000E\n\
             0 0010 r _ZN1q1q1q17h0000000000000000E\n";
         let callgrind = "fn=(1) _ZN1a1b1c17h0000000000000000E\n1 2\ncfn=(2) _ZN1q1q1q17h0000000000000000E'2\nfn=(1)\n";
-        let mut parts = Part::default();
+        let mut parts = CodePart::default();
         parts.add(symbols, &executed(callgrind));
         let found = script(&parts);
         assert!(found.contains("\n    *(\".text._ZN1a1b*\")\n  }\n"), "{found}");

@@ -90,9 +90,9 @@ pub(super) struct CgroupStats {
     pub(super) made: Option<u64>,
 }
 
-/// Counters that stand still while no process of a cgroup, or of one below it, runs.
+/// UseCounters that stand still while no process of a cgroup, or of one below it, runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counters {
+pub(super) struct UseCounters {
     cpu: u64,
     memory: u64,
 }
@@ -221,18 +221,18 @@ impl CgroupReader {
     }
 
     /// Reads the counters of a cgroup; none where there is no such one.
-    pub(super) fn counters(&mut self, path: &str) -> Option<Counters> {
+    pub(super) fn counters(&mut self, path: &str) -> Option<UseCounters> {
         let folders = self.folders(path);
         let buffer = &mut self.buffer;
         match (self.version, folders.as_slice()) {
-            (CgroupVersion::V1, [memory, _, cpuacct, ..]) => Some(Counters {
+            (CgroupVersion::V1, [memory, _, cpuacct, ..]) => Some(UseCounters {
                 cpu: cpuacct.number("cpuacct.usage", buffer)?,
                 memory: memory.number("memory.usage_in_bytes", buffer)?,
             }),
             (_, [folder, ..]) => {
                 let cpu = pairs(folder.text("cpu.stat", buffer)).find(|(name, _)| *name == "usage_usec")?.1;
                 // The root has none: its memory is the machine's.
-                Some(Counters { cpu, memory: folder.number("memory.current", buffer).unwrap_or(0) })
+                Some(UseCounters { cpu, memory: folder.number("memory.current", buffer).unwrap_or(0) })
             }
             _ => None,
         }

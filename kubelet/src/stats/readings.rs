@@ -4,7 +4,7 @@
 //! time and of memory are what they were has had no process that ran, and neither have those below it: what was read of
 //! them before is true now. cAdvisor tells values that are up to `max_housekeeping_interval` old instead.
 
-use super::cgroup::{CgroupReader, CgroupStats, Counters};
+use super::cgroup::{CgroupReader, CgroupStats, UseCounters};
 use std::collections::HashMap;
 use std::fs;
 use std::sync::{Arc, OnceLock};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 /// cgroup itself.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What was read of one cgroup.
+/// Statistics of one cgroup, with the counters by which they are known to hold.
 pub(super) struct Reading {
     pub(super) stats: CgroupStats,
-    counters: Counters,
+    counters: UseCounters,
     read_at: Instant,
     files: OnceLock<(u64, u64)>,
     open_files_limit: OnceLock<Option<f64>>,
