@@ -7,7 +7,32 @@ use ipnet::IpNet;
 
 use crate::backend::NodePorts;
 use crate::plan::Family;
-use crate::settings::NodePortAddresses;
+
+/// Addresses of the node that answer on node ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// All of them.
+    #[default]
+    All,
+    /// Addresses that the Node object names (`primary`).
+    Primary,
+    /// Addresses in these networks.
+    Networks(Vec<IpNet>),
+}
+
+impl NodePortAddresses {
+    /// Reports whether 127.0.0.0/8 may be among them: `ContainsIPv4Loopback` in upstream.
+    pub(crate) fn contains_loopback(&self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Primary => false,
+            Self::Networks(networks) => networks.iter().any(|network| match network {
+                IpNet::V4(network) => network.network().is_loopback() || network.prefix_len() == 0,
+                IpNet::V6(_) => false,
+            }),
+        }
+    }
+}
 
 /// Finds the addresses out of the configuration and what the machine has.
 #[derive(Clone, Debug, Default)]

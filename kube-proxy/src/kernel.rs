@@ -5,7 +5,25 @@ use std::fs;
 use std::time::Duration;
 
 use crate::plan::Family;
-use crate::settings::Conntrack;
+
+/// Kernel settings for connection tracking; `None` leaves the kernel's value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Entries for each CPU.
+    pub max_per_core: u64,
+    /// Entries at least.
+    pub min: u64,
+    /// Life of an idle established TCP connection.
+    pub tcp_established: Option<Duration>,
+    /// Life of a half-closed TCP connection.
+    pub tcp_close_wait: Option<Duration>,
+    /// Accept out-of-window packets.
+    pub tcp_be_liberal: bool,
+    /// Life of a UDP flow without an answer.
+    pub udp: Option<Duration>,
+    /// Life of a UDP flow with answers.
+    pub udp_stream: Option<Duration>,
+}
 
 fn write(path: &str, value: &str) {
     if fs::read_to_string(path).is_ok_and(|current| current.trim() == value) {

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use shared::config::Settings as Fields;
 use shared::flags::{FeatureGates, FlagSet, format_duration};
 
+use crate::addresses::NodePortAddresses;
 use crate::backend::Mode;
+use crate::kernel::Conntrack;
 use crate::mode::{self, MODES};
 use crate::validation;
 
@@ -26,51 +28,6 @@ pub enum LocalMode {
     Bridge(String),
     /// By the prefix of pods' interface names.
     Prefix(String),
-}
-
-/// Addresses of the node that answer on node ports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum NodePortAddresses {
-    /// All of them.
-    #[default]
-    All,
-    /// Addresses that the Node object names (`primary`).
-    Primary,
-    /// Addresses in these networks.
-    Networks(Vec<IpNet>),
-}
-
-impl NodePortAddresses {
-    /// Reports whether 127.0.0.0/8 may be among them: `ContainsIPv4Loopback` in upstream.
-    fn contains_loopback(&self) -> bool {
-        match self {
-            Self::All => true,
-            Self::Primary => false,
-            Self::Networks(networks) => networks.iter().any(|network| match network {
-                IpNet::V4(network) => network.network().is_loopback() || network.prefix_len() == 0,
-                IpNet::V6(_) => false,
-            }),
-        }
-    }
-}
-
-/// Kernel settings for connection tracking; `None` leaves the kernel's value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conntrack {
-    /// Entries for each CPU.
-    pub max_per_core: u64,
-    /// Entries at least.
-    pub min: u64,
-    /// Life of an idle established TCP connection.
-    pub tcp_established: Option<Duration>,
-    /// Life of a half-closed TCP connection.
-    pub tcp_close_wait: Option<Duration>,
-    /// Accept out-of-window packets.
-    pub tcp_be_liberal: bool,
-    /// Life of a UDP flow without an answer.
-    pub udp: Option<Duration>,
-    /// Life of a UDP flow with answers.
-    pub udp_stream: Option<Duration>,
 }
 
 /// Everything the proxy was told.
