@@ -103,8 +103,8 @@ pub fn restore(layout: &Layout, folder: &Path, revisions: Option<u32>) -> Result
     for name in others {
         fs::remove_file(mark(name))?;
     }
-    shell::wait_for("kube-apiserver is not ready", crate::up::READY_LIMIT, &control_plane, || {
-        crate::up::kubectl(layout, &["get", "--raw", "/readyz"]).is_ok()
+    shell::wait_for("kube-apiserver is not ready", shell::READY_LIMIT, &control_plane, || {
+        shell::kubectl(layout, &["get", "--raw", "/readyz"]).is_ok()
     })
 }
 

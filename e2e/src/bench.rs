@@ -154,12 +154,12 @@ fn pod_start(layout: &Layout) -> Result<()> {
     for number in 0..PODS {
         let name = format!("bench-{number}");
         let began = Instant::now();
-        up::kubectl(layout, &["run", &name, "--image=busybox:1.36", "--restart=Never", "--", "sleep", "1000"])?;
+        shell::kubectl(layout, &["run", &name, "--image=busybox:1.36", "--restart=Never", "--", "sleep", "1000"])?;
         watch.until(PATIENCE, |pods| pods.get(&name).is_some_and(|pod| pod.phase == "Running"))?;
         times.push(milliseconds(began));
     }
     figure("kubectl run of a present image to Running, median", median(times), "ms", Some(400.0));
-    up::kubectl(layout, &["delete", "pods", "--all", "--now"]).map(drop)
+    shell::kubectl(layout, &["delete", "pods", "--all", "--now"]).map(drop)
 }
 
 fn rss(layout: &Layout, binary: &str) -> Result<f64> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::layout::{DNS_SERVICE, Layout};
-use crate::up;
+use crate::shell;
 
 const MANIFEST: &str = include_str!("../../manifests/addons/coredns.yaml");
 /// Resolver file with the servers that systemd-resolved itself asks.
@@ -28,9 +28,9 @@ pub fn install(layout: &Layout) -> Result<()> {
     let file = layout.root.join("coredns.yaml");
     fs::write(&file, MANIFEST.replace(DNS_SERVICE, &layout.dns_service()))
         .with_context(|| format!("cannot write {}", file.display()))?;
-    up::kubectl(layout, &["apply", "-f", &file.display().to_string()])?;
-    let limit = format!("--timeout={}s", up::READY_LIMIT.as_secs());
-    up::kubectl(layout, &["rollout", "status", "deployment/coredns", "--namespace=kube-system", &limit])?;
+    shell::kubectl(layout, &["apply", "-f", &file.display().to_string()])?;
+    let limit = format!("--timeout={}s", shell::READY_LIMIT.as_secs());
+    shell::kubectl(layout, &["rollout", "status", "deployment/coredns", "--namespace=kube-system", &limit])?;
     Ok(())
 }
 

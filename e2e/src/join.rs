@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::layout::{Layout, Node};
+use crate::shell::{READY_LIMIT, kubectl};
 use crate::supervisor::log_file;
-use crate::up::{READY_LIMIT, kubectl};
 use crate::{pki, shell};
 
 /// Lets nodes in that show the token: the token itself, and who may ask for certificates and has them approved.

@@ -6,6 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::layout::Layout;
+
+/// Time that anything has to come up.
+pub(crate) const READY_LIMIT: Duration = Duration::from_secs(120);
+
 /// Runs a command to its end and returns its standard output.
 ///
 /// # Errors
@@ -22,6 +27,15 @@ pub fn run(program: &str, args: &[&str]) -> Result<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     bail!("{program} {}: {}", args.join(" "), said.trim());
+}
+
+/// Runs kubectl against the cluster as its administrator.
+///
+/// # Errors
+/// When kubectl fails; the error carries what it said.
+pub fn kubectl(layout: &Layout, arguments: &[&str]) -> Result<String> {
+    let config = format!("--kubeconfig={}", layout.admin_conf().display());
+    run("kubectl", &[&[config.as_str()], arguments].concat())
 }
 
 /// Asks `ready` again and again until it says yes.

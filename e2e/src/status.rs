@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use crate::layout::{CONTROL_PLANE, Layout};
 use crate::load_balancer;
 use crate::machine::{self, Machine};
-use crate::up::kubectl;
+use crate::shell::kubectl;
 
 /// Ticks a second, in which `/proc/PID/stat` counts.
 const TICKS: u64 = 100;

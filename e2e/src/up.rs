@@ -1,12 +1,12 @@
 //! `up`: from nothing, or from whatever is running, to Ready nodes.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::layout::{CONTROL_PLANE, Layout, MAX_NODES, Network, Node};
 use crate::machine::running;
+use crate::shell::{READY_LIMIT, kubectl};
 use crate::supervisor::log_file;
 use crate::{clusters, control_plane, dns, ha, image, join, load_balancer, network, node, pki, preflight, shell};
 
@@ -20,9 +20,6 @@ pub enum ControlPlane {
     /// Processes of a machine, several of each: [`ha`].
     HighlyAvailable,
 }
-
-/// Time that anything has to come up.
-pub(crate) const READY_LIMIT: Duration = Duration::from_secs(120);
 
 /// Gives the cluster names and addresses, starts the control plane and `count` nodes and waits until they are Ready, and cluster DNS too where an archive of
 /// its image is given.
@@ -113,15 +110,6 @@ fn wait_ready(layout: &Layout, node: &Node, all: &[Node]) -> Result<()> {
     })?;
     say(&format!("{} is Ready, pods in {ranges}", node.name));
     Ok(())
-}
-
-/// Runs kubectl against the cluster as its administrator.
-///
-/// # Errors
-/// When kubectl fails; the error carries what it said.
-pub fn kubectl(layout: &Layout, arguments: &[&str]) -> Result<String> {
-    let config = format!("--kubeconfig={}", layout.admin_conf().display());
-    shell::run("kubectl", &[&[config.as_str()], arguments].concat())
 }
 
 /// Imports an image archive into every node.
