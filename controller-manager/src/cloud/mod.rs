@@ -6,16 +6,14 @@
 
 pub mod lifecycle;
 pub mod load_balancer;
-mod provider;
 pub mod routes;
 
 use futures::future::BoxFuture;
 
+pub use crate::engine::cloud_provider::{CloudError, Machine, Provider, Route};
 use crate::engine::context::Context;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
-
-pub use provider::{CloudError, Machine, Provider, Route};
 
 /// Wire the routes between nodes.
 pub fn start_routes(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {

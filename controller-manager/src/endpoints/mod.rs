@@ -1,7 +1,6 @@
 //! Endpoints objects of services, for clients that do not know slices. Answers for upstream's
 //! `pkg/controller/endpoint`.
 
-pub mod held;
 pub mod plan;
 pub mod stale;
 
@@ -15,11 +14,11 @@ use serde_json::json;
 use shared::informer::{Cached as _, Event, Store};
 use shared::workqueue::Queue;
 
-use self::held::Held;
 use self::plan::{EndpointsWrite, Snapshot};
 use self::stale::Replaced;
 use crate::engine::action::{Action, join};
 use crate::engine::context::Context;
+use crate::engine::endpoints::PackedEndpoints;
 use crate::engine::executor::Executor;
 use crate::engine::object::Key;
 use crate::engine::owned;
@@ -38,7 +37,7 @@ struct EndpointsController {
     executor: Executor,
     services: Store<Service>,
     pods: Store<Pod>,
-    endpoints: Store<Held>,
+    endpoints: Store<PackedEndpoints>,
     triggers: Mutex<Triggers>,
     replaced: Replaced,
 }
@@ -59,7 +58,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         owned::watch(&services, &queue);
         services::watch_pods(&pods, cx.selectors(), queue.clone(), cx.settings().endpoints_batch);
         let (wake, known) = (queue.clone(), services.store());
-        endpoints.add_handler(move |event: &Event<Held>| {
+        endpoints.add_handler(move |event: &Event<PackedEndpoints>| {
             // Somebody deleted what a service still needs.
             if let Event::Deleted(gone) = event
                 && known.get(gone.meta().namespace(), gone.meta().name()).is_some()
@@ -93,7 +92,7 @@ impl EndpointsController {
             self.triggers.lock().forget(key);
             self.replaced.forget(key);
             // Whoever made them: endpoints go with their service.
-            let path = join(&Held::collection_path(Some(&key.namespace)), &key.name);
+            let path = join(&PackedEndpoints::collection_path(Some(&key.namespace)), &key.name);
             // Rare, and larger than all the rest of this.
             Box::pin(self.executor.one(Action::Delete { path, options: json!({}) })).await?;
             return Ok(None);
@@ -122,7 +121,7 @@ impl EndpointsController {
         let rest = &self.executor.rest;
         match change {
             EndpointsWrite::Create(new) => {
-                let path = Held::collection_path(Some(new.meta().namespace()));
+                let path = PackedEndpoints::collection_path(Some(new.meta().namespace()));
                 rest.send_packed("POST", &path, new.body()).await.map(drop)
             }
             EndpointsWrite::Update(new) => {

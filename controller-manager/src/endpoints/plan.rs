@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use proto::numbers::core_v1::{endpoint_address, endpoint_port, endpoint_subset, endpoints};
 use proto::protobuf::{write_bytes, write_nested, write_number};
 
-use super::held::Held;
+use crate::engine::endpoints::PackedEndpoints;
 use crate::engine::object::Key;
 use crate::engine::packed::{NewMeta, Texts};
 use crate::engine::pod::Pod;
@@ -30,7 +30,7 @@ pub struct Snapshot {
     /// The pods it selects.
     pub pods: Vec<Arc<Pod>>,
     /// Stored object.
-    pub current: Option<Arc<Held>>,
+    pub current: Option<Arc<PackedEndpoints>>,
     /// Time of the change that caused this one.
     pub trigger: Option<Timestamp>,
 }
@@ -39,9 +39,9 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq)]
 pub enum EndpointsWrite {
     /// The object was not there.
-    Create(Held),
+    Create(PackedEndpoints),
     /// The object as it is to be, in the version it was seen in.
-    Update(Held),
+    Update(PackedEndpoints),
 }
 
 /// Create or update the Endpoints object, if it is not as it should be.
@@ -64,7 +64,7 @@ pub fn plan(s: &Snapshot) -> Option<EndpointsWrite> {
             annotations: annotations(Texts::new(), trigger.as_deref(), cut),
             owner: None,
         };
-        return Some(EndpointsWrite::Create(Held::new(&meta, &written)));
+        return Some(EndpointsWrite::Create(PackedEndpoints::new(&meta, &written)));
     };
     if same(current, &written, &labels, cut) {
         return None;
@@ -224,7 +224,7 @@ fn annotations<'a>(mut all: Texts<'a>, trigger: Option<&'a str>, cut: bool) -> T
     all
 }
 
-fn same(current: &Held, subsets: &[u8], labels: &Texts<'_>, cut: bool) -> bool {
+fn same(current: &PackedEndpoints, subsets: &[u8], labels: &Texts<'_>, cut: bool) -> bool {
     current.subsets() == subsets
         && current.meta().has_labels(labels)
         && current.meta().annotation(OVER_CAPACITY) == cut.then_some(TRUNCATED)
@@ -260,7 +260,8 @@ mod tests {
         };
         match plan(&s) {
             Some(EndpointsWrite::Create(made)) => {
-                let again = Held::of_json(&serde_json::to_value(made.typed().expect("typed")).expect("json"));
+                let again =
+                    PackedEndpoints::of_json(&serde_json::to_value(made.typed().expect("typed")).expect("json"));
                 assert_eq!(again.expect("an object").subsets(), made.subsets(), "as the server writes it");
                 serde_json::to_value(made.typed().expect("typed")).expect("json")["subsets"].clone()
             }
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn failures_are_told_of_the_endpoints() {
-        let held = |meta: Value| Held::of_json(&json!({"metadata": meta})).expect("endpoints");
+        let held = |meta: Value| PackedEndpoints::of_json(&json!({"metadata": meta})).expect("endpoints");
         let key = Key::new("ns", "web");
         let (about, reason, what) =
             complaint(&EndpointsWrite::Create(held(json!({"name": "web", "namespace": "ns"}))), &key);

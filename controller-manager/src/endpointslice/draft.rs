@@ -1,10 +1,10 @@
 //! Endpoints of a slice before they are written: what is said of each pod. Answers for upstream's `podToEndpoint`.
 
-use k8s_openapi::api::core::v1::{Node, ServiceSpec};
+use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
 use proto::numbers::discovery_v1::{endpoint, endpoint_conditions, endpoint_hints, endpoint_port, for_node, for_zone};
 use proto::protobuf::{write_bytes, write_nested, write_number};
 
-use super::plan::{Snapshot, ZONE};
+use crate::engine::nodes::ZONE;
 use crate::engine::pod::Pod;
 use crate::engine::services::{self, Port};
 use crate::engine::{object, pods};
@@ -40,13 +40,19 @@ pub struct Draft<'a> {
 impl<'a> Draft<'a> {
     /// Drafts the endpoint of a service's pod; nothing where it has no address of the family.
     #[must_use]
-    pub fn of(s: &'a Snapshot, spec: &ServiceSpec, pod: &'a Pod, node: Option<&'a Node>, family: &str) -> Option<Self> {
+    pub fn of(
+        service: &'a Service,
+        spec: &ServiceSpec,
+        pod: &'a Pod,
+        node: Option<&'a Node>,
+        family: &str,
+    ) -> Option<Self> {
         let serving = pods::ready(pod);
         let publish = spec.publish_not_ready_addresses == Some(true);
         let ready = publish || (serving && !object::deleting(&pod.metadata));
         let zone = node.and_then(|n| object::label(&n.metadata, ZONE)).filter(|zone| !zone.is_empty());
         let hints = hints(spec, ready, zone, pods::node(pod));
-        let hostname = services::hostname(pod, &s.service);
+        let hostname = services::hostname(pod, service);
         let draft = Self { pod, v6: family == "IPv6", ready, serving, hostname, zone, hints };
         let has_any = draft.addresses().next().is_some();
         has_any.then_some(draft)

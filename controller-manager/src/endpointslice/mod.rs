@@ -3,7 +3,6 @@
 pub mod draft;
 pub mod plan;
 pub mod report;
-pub mod slice;
 pub mod topology;
 pub mod tracker;
 pub mod write;
@@ -19,9 +18,8 @@ use shared::informer::{Event, Store};
 use shared::status::field::aggregate;
 use shared::workqueue::Queue;
 
-use self::plan::{CONTROLLER, MANAGED_BY, Plan, Snapshot};
+use self::plan::{CONTROLLER, Plan, Snapshot};
 use self::report::{Distributions, Names, Report};
-use self::slice::Slice;
 use self::topology::{Served, Zones};
 use self::tracker::Tracker;
 use crate::engine::clock;
@@ -29,6 +27,7 @@ use crate::engine::context::Context;
 use crate::engine::executor::Executor;
 use crate::engine::indices::{BY_NODE, BY_SERVICE};
 use crate::engine::metrics;
+use crate::engine::nodes;
 use crate::engine::object::{self, Key};
 use crate::engine::owned;
 use crate::engine::pod::Pod;
@@ -37,6 +36,7 @@ use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
 use crate::engine::selectors::Selectors;
 use crate::engine::services::{self, Triggers};
+use crate::engine::slice::{MANAGED_BY, Slice};
 use crate::engine::worker::{self, Synced};
 
 /// A stale cache is looked at again after this long, should its watch event be lost.
@@ -117,7 +117,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
         let (wake, watcher) = (queue.clone(), Arc::clone(&this));
         nodes.add_handler(move |event: &Event<Node>| {
             // Endpoints wait for their node, and take its zone.
-            let zone = |n: &Node| object::label(&n.metadata, plan::ZONE).map(str::to_owned);
+            let zone = |n: &Node| object::label(&n.metadata, nodes::ZONE).map(str::to_owned);
             let matters = match event {
                 Event::Updated { old, new } => zone(old) != zone(new),
                 _ => true,

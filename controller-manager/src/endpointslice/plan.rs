@@ -11,23 +11,17 @@ use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
 use k8s_openapi::jiff::Timestamp;
 
 use super::draft::{Draft, write_port};
-use super::slice::{self, Content, Slice};
 use super::topology::{self, Served, Zones};
 use super::write::Write;
 use crate::engine::action::Action;
 use crate::engine::packed::{NewMeta, Texts};
 use crate::engine::pod::Pod;
 use crate::engine::services::{self, Port, PortSet, PortSets, TRIGGER, sorted};
+use crate::engine::slice::{self, Content, MANAGED_BY, SERVICE_NAME, Slice};
 use crate::engine::{object, pods};
 
-/// Label with the controller that manages a slice.
-pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// This controller's mark.
 pub const CONTROLLER: &str = "endpointslice-controller.k8s.io";
-/// The service a slice belongs to.
-pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The label with a node's zone.
-pub const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Inputs of the decision.
 #[derive(Debug)]
@@ -141,7 +135,7 @@ fn groups<'a>(
             lost.insert((object::name(&pod.metadata).to_owned(), pods::node(pod).to_owned()));
             continue;
         }
-        let Some(draft) = Draft::of(s, spec, pod, node.map(AsRef::as_ref), family) else { continue };
+        let Some(draft) = Draft::of(&s.service, spec, pod, node.map(AsRef::as_ref), family) else { continue };
         let at = sets.of(pod);
         if at == endpoints.len() {
             // The first set is most often the only one.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::nodes::ZONE;
 use serde_json::{Value, json};
 
 fn pod(n: usize, ready: bool, deleting: bool) -> Arc<Pod> {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 
-use super::slice::{self, Slice};
 use super::write::Write;
 use crate::engine::metrics::{self, float};
 use crate::engine::object::Key;
+use crate::engine::slice::{self, Slice};
 
 /// Names of a controller's families.
 #[derive(Debug)]

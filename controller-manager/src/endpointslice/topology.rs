@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use proto::quantity::Quantity;
 
 use super::draft::{Draft, Hints};
-use super::plan::ZONE;
+use crate::engine::nodes::ZONE;
 use crate::engine::{metrics, nodes, object};
 
 /// Fraction above its share that an endpoint may get.

@@ -8,10 +8,9 @@ use foldhash::HashMap;
 use parking_lot::Mutex;
 use shared::informer::Event;
 
-use super::plan::{MANAGED_BY, SERVICE_NAME};
-use super::slice::Slice;
 use crate::engine::object::Key;
 use crate::engine::rest::Written as Answer;
+use crate::engine::slice::{MANAGED_BY, SERVICE_NAME, Slice};
 
 /// Time after which a write that the cache does not show was lost.
 const UNSEEN: Duration = Duration::from_mins(5);

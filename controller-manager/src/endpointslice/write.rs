@@ -6,13 +6,13 @@ use std::sync::Arc;
 use serde_json::json;
 use shared::informer::Cached as _;
 
-use super::slice::Slice;
 use super::tracker::Tracker;
 use crate::engine::action::Action;
 use crate::engine::executor::Executor;
 use crate::engine::metrics;
 use crate::engine::object::Key;
 use crate::engine::rest::RestError;
+use crate::engine::slice::Slice;
 
 /// One step of a plan.
 #[derive(Clone, Debug, PartialEq)]

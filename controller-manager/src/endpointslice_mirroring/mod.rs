@@ -16,14 +16,12 @@ use shared::informer::{Event, Store};
 use shared::workqueue::Queue;
 
 use self::plan::{CONTROLLER, Mirrored};
-use crate::endpoints::held::Held;
-use crate::endpointslice::plan::MANAGED_BY;
 use crate::endpointslice::report::{self, Names, Report};
-use crate::endpointslice::slice::Slice;
 use crate::endpointslice::tracker::Tracker;
 use crate::endpointslice::write;
 use crate::engine::clock;
 use crate::engine::context::Context;
+use crate::engine::endpoints::PackedEndpoints;
 use crate::engine::executor::Executor;
 use crate::engine::indices::BY_SERVICE;
 use crate::engine::metrics;
@@ -31,6 +29,7 @@ use crate::engine::object::{self, Key};
 use crate::engine::owned;
 use crate::engine::registry::Started;
 use crate::engine::rest::RestError;
+use crate::engine::slice::{MANAGED_BY, Slice};
 use crate::engine::worker::{self, Synced};
 
 const STALE_RETRY: Duration = Duration::from_secs(1);
@@ -46,7 +45,7 @@ const NAMES: Names = Names {
 
 struct Mirror {
     executor: Executor,
-    endpoints: Store<Held>,
+    endpoints: Store<PackedEndpoints>,
     services: Store<Service>,
     slices: Store<Slice>,
     tracker: Tracker,
@@ -70,7 +69,7 @@ pub fn start(cx: &Context) -> BoxFuture<'_, Result<Started, RestError>> {
             limit: cx.settings().mirroring_max_endpoints,
         });
         let (wake, batch, known) = (queue.clone(), cx.settings().mirroring_batch, services.store());
-        endpoints.add_handler(move |event: &Event<Held>| {
+        endpoints.add_handler(move |event: &Event<PackedEndpoints>| {
             let meta = event.object().meta();
             // Most are another controller's. Should their service lose its selector, that wakes them.
             let service = known.get(meta.namespace(), meta.name());

@@ -10,12 +10,11 @@ use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort as CorePort, Endp
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::endpointslice::plan::{MANAGED_BY, SERVICE_NAME};
-use crate::endpointslice::slice::{Content, Slice};
 use crate::endpointslice::write::Write;
 use crate::engine::action::body;
 use crate::engine::packed::NewMeta;
 use crate::engine::services::TRIGGER;
+use crate::engine::slice::{Content, MANAGED_BY, SERVICE_NAME, Slice};
 use crate::engine::{object, pods};
 
 /// This controller's mark on slices.

@@ -17,6 +17,8 @@ use shared::informer::{Factory, Informer, Object, Scope};
 use shared::run::{Shutdown, TaskGroup};
 use shared::serve::Debugging;
 
+use super::cloud_provider::Provider;
+use super::endpoints::PackedEndpoints;
 use super::events::Events;
 use super::executor::Executor;
 use super::indices::{BY_CLAIM, BY_CONTROLLER, BY_NODE, BY_SERVICE, orphans};
@@ -26,10 +28,8 @@ use super::pod_reader::PodReader;
 use super::rest::{Rest, RestError};
 use super::selectors::{BY_LABEL, Selecting, Selectors};
 use super::settings::Settings;
+use super::slice::{SERVICE_NAME, Slice};
 use super::{discovery, metadata, slim, wire};
-use crate::cloud::Provider;
-use crate::endpoints::held::Held as Endpoints;
-use crate::endpointslice::slice::Slice;
 
 /// Between two tries to ask a server that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ impl Context {
         });
         factory.prepare(|leases: &Informer<Lease>| leases.read_protobuf(wire::read));
         factory.prepare(|slices: &Informer<Slice>| slices.read_protobuf(Slice::read));
-        factory.prepare(|endpoints: &Informer<Endpoints>| endpoints.read_protobuf(Endpoints::read));
+        factory.prepare(|endpoints: &Informer<PackedEndpoints>| endpoints.read_protobuf(PackedEndpoints::read));
         let hub = metadata::Hub::default();
         let inner = ContextInner {
             main,
@@ -358,7 +358,7 @@ impl Context {
 
     /// Endpoints.
     #[must_use]
-    pub fn endpoints(&self) -> Informer<Endpoints> {
+    pub fn endpoints(&self) -> Informer<PackedEndpoints> {
         self.factory().informer()
     }
 
@@ -368,7 +368,7 @@ impl Context {
         let informer = self.factory().informer::<Slice>();
         if self.first("slices") {
             fn service(slice: &Slice) -> Option<&str> {
-                slice.meta().label(crate::endpointslice::plan::SERVICE_NAME)
+                slice.meta().label(SERVICE_NAME)
             }
             let unmoved = |old: &Slice, new: &Slice| old.meta().labelled_as(new.meta()) || service(old) == service(new);
             informer.add_index_unless(BY_SERVICE, unmoved, |slice: &Slice| {

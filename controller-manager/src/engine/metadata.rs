@@ -27,7 +27,6 @@ use super::object::{Held, Metadata};
 use super::packed_of::{NamespacedKind, PackedOf};
 use super::rest::{BRIEF_LIST, BRIEF_PROTOBUF};
 use super::wire::{self, Wired, text, wired};
-use crate::garbage_collector::graph::Owner;
 
 /// After a change of what is served, changes are gathered this long before discovery runs again.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -37,6 +36,23 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A resource that could not be listed for so long is not waited for; upstream's `initialSyncTimeout` of the garbage
 /// collector.
 const GIVE_UP: Duration = Duration::from_secs(30);
+
+/// A reference to an owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// Group and version.
+    pub api_version: Arc<str>,
+    /// Kind.
+    pub kind: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+    /// Unique id.
+    pub uid: Arc<str>,
+    /// Foreground deletion of the owner waits for this dependent.
+    #[serde(default)]
+    pub block_owner_deletion: Option<bool>,
+}
 
 /// The metadata that matters.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

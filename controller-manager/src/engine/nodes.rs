@@ -2,6 +2,9 @@
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 
+/// The label with a node's zone.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+
 /// A condition by type.
 #[must_use]
 pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use shared::flags::{FeatureGates, FlagSet};
 
 use super::selection::Selection;
-use crate::volume_binder::recycle::Recycler;
 
 /// A certificate and its key, as file names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,7 +126,7 @@ pub struct Settings {
     /// `--node-monitor-period`
     pub node_monitor_period: Duration,
     /// Node health and eviction.
-    pub node_lifecycle: crate::node_lifecycle::plan::Config,
+    pub node_lifecycle: NodeLifecycle,
     /// `--terminated-pod-gc-threshold`
     pub terminated_pod_threshold: i32,
     /// `--resource-quota-sync-period`
@@ -162,6 +161,34 @@ pub struct Settings {
     pub flex_folder: PathBuf,
     /// The cloud loops' flags.
     pub cloud: Cloud,
+}
+
+/// The flags of node health and eviction.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeLifecycle {
+    /// Time for which a node may be silent.
+    pub grace: Duration,
+    /// Time for which a node that never reported may be silent.
+    pub startup_grace: Duration,
+    /// Nodes per second that may be emptied in a healthy zone.
+    pub eviction_rate: f64,
+    /// Evictions a second in a large zone that is partly down.
+    pub secondary_rate: f64,
+    /// Zones up to this size are not emptied at all while partly down.
+    pub large_zone: usize,
+    /// The share of unready nodes from which a zone counts as partly down.
+    pub unhealthy_share: f64,
+}
+
+/// The `--pv-recycler-*` flags of one kind of volume.
+#[derive(Clone, Debug, Default)]
+pub struct Recycler {
+    /// Seconds that a volume of any size may take.
+    pub minimum: i64,
+    /// Seconds more for each GiB.
+    pub per_gib: i64,
+    /// Path of the pod's description; empty for the standard one.
+    pub path: String,
 }
 
 /// Recycler pods of volumes with the policy Recycle.
@@ -274,7 +301,7 @@ impl Settings {
             mirroring_max_endpoints: workers("mirroring-max-endpoints-per-subset"),
             garbage_collector: flags.boolean("enable-garbage-collector"),
             node_monitor_period: flags.duration("node-monitor-period"),
-            node_lifecycle: crate::node_lifecycle::plan::Config {
+            node_lifecycle: NodeLifecycle {
                 grace: flags.duration("node-monitor-grace-period"),
                 startup_grace: flags.duration("node-startup-grace-period"),
                 eviction_rate: flags.float("node-eviction-rate"),

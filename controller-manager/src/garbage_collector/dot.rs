@@ -121,7 +121,8 @@ fn truth(value: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::garbage_collector::graph::{Owner, SeenMetadata};
+    use crate::engine::metadata::Owner;
+    use crate::garbage_collector::graph::SeenMetadata;
 
     fn seen(kind: &str, name: &str, owner: Option<(&str, &str)>, deleting: bool) -> SeenMetadata {
         SeenMetadata {

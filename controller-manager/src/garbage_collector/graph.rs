@@ -8,27 +8,11 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
-use serde::Deserialize;
+
+use crate::engine::metadata::Owner;
 
 /// An object's unique id.
 pub type Uid = Arc<str>;
-
-/// A reference to an owner.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Owner {
-    /// Group and version.
-    pub api_version: Arc<str>,
-    /// Kind.
-    pub kind: Arc<str>,
-    /// Name.
-    pub name: Arc<str>,
-    /// Unique id.
-    pub uid: Uid,
-    /// Foreground deletion of the owner waits for this dependent.
-    #[serde(default)]
-    pub block_owner_deletion: Option<bool>,
-}
 
 /// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

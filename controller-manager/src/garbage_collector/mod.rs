@@ -31,14 +31,14 @@ use shared::informer::Text;
 use shared::metrics::Passage;
 use shared::workqueue::Queue;
 
-use self::graph::{Graph, Identity, Owner, SeenMetadata, Stray, Uid, Work};
+use self::graph::{Graph, Identity, SeenMetadata, Stray, Uid, Work};
 use self::plan::{CollectStep, OwnerState, Subject};
 use crate::engine::action::PatchKind;
 use crate::engine::clock;
 use crate::engine::context::Context;
 use crate::engine::discovery::Served;
 use crate::engine::events::Events;
-use crate::engine::metadata::{Hub, Meta, MetadataChange};
+use crate::engine::metadata::{Hub, Meta, MetadataChange, Owner};
 use crate::engine::pod::Pod;
 use crate::engine::registry::Started;
 use crate::engine::rest::{BRIEF, Rest, RestError};

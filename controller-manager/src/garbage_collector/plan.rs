@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::graph::Owner;
+use crate::engine::metadata::Owner;
 
 /// States of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

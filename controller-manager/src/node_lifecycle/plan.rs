@@ -15,6 +15,7 @@ use serde_json::json;
 use super::taints::{NOT_READY, UNREACHABLE, desired_taints, evicts, missing_labels, taint_patch};
 use crate::engine::action::{Action, PatchKind, body};
 use crate::engine::pod::Pod;
+use crate::engine::settings::NodeLifecycle;
 use crate::engine::{nodes, object, pods};
 
 /// Nodes with this label are not counted where the health of their zone is.
@@ -23,23 +24,6 @@ const UNCOUNTED: &str = "node.kubernetes.io/exclude-disruption";
 const SOONEST: Duration = Duration::from_millis(100);
 /// Conditions that turn Unknown together.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
-
-/// The flags that matter here.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// Time for which a node may be silent.
-    pub grace: Duration,
-    /// Time for which a node that never reported may be silent.
-    pub startup_grace: Duration,
-    /// Nodes per second that may be emptied in a healthy zone.
-    pub eviction_rate: f64,
-    /// Evictions a second in a large zone that is partly down.
-    pub secondary_rate: f64,
-    /// Zones up to this size are not emptied at all while partly down.
-    pub large_zone: usize,
-    /// The share of unready nodes from which a zone counts as partly down.
-    pub unhealthy_share: f64,
-}
 
 /// Inputs of the monitor.
 pub struct World<'a, 'f> {
@@ -133,7 +117,7 @@ struct Zone {
 /// Remembers when each node was last heard of.
 #[derive(Debug)]
 pub struct Monitor {
-    config: Config,
+    config: NodeLifecycle,
     health: HashMap<String, (String, NodeHealth)>,
     zones: HashMap<String, Zone>,
     /// Zones that had nodes the last time.
@@ -145,7 +129,7 @@ pub struct Monitor {
 impl Monitor {
     /// Nothing seen yet.
     #[must_use]
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: NodeLifecycle) -> Self {
         let (health, zones) = (HashMap::new(), HashMap::new());
         Self { config, health, zones, counted: BTreeSet::new(), all_down: false }
     }

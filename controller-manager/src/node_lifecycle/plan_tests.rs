@@ -10,7 +10,7 @@ impl Monitor {
     }
 }
 
-const CONFIG: Config = Config {
+const CONFIG: NodeLifecycle = NodeLifecycle {
     grace: Duration::from_secs(50),
     startup_grace: Duration::from_secs(60),
     eviction_rate: 0.1,
@@ -253,7 +253,7 @@ fn time_to_be_heard_of_after_all_were_down() {
 #[test]
 fn who_waits_is_looked_at_in_time() {
     for (rate, seconds) in [(0.1, Some(10.0)), (2.0, Some(0.5)), (100.0, Some(0.1)), (0.0, None)] {
-        let mut m = Monitor::new(Config { eviction_rate: rate, ..CONFIG });
+        let mut m = Monitor::new(NodeLifecycle { eviction_rate: rate, ..CONFIG });
         let nodes: Vec<Arc<Node>> = [("a", "False"), ("b", "False"), ("c", "True")]
             .map(|(name, ready)| node(name, Some(ready), 0, json!([])))
             .into();
@@ -313,7 +313,7 @@ fn how_fast_zones_are_emptied() {
         ("a zone of just that size is small", many.to_vec(), 5, 0, None),
         ("a large zone is partly lost", many.to_vec(), 4, 1, Some(100.0)),
     ] {
-        let mut m = Monitor::new(Config { large_zone, ..CONFIG });
+        let mut m = Monitor::new(NodeLifecycle { large_zone, ..CONFIG });
         let nodes: Vec<Arc<Node>> = nodes.iter().enumerate().map(|(i, n)| placed(i, n)).collect();
         let told = tick(&mut m, &nodes, None, 0);
         assert_eq!(told.iter().filter(|t| t.contains("NoExecute")).count(), emptied, "{why}: {told:?}");

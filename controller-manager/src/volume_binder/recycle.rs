@@ -18,21 +18,11 @@ use super::plan::{fails, unbind};
 use crate::engine::action::Action;
 use crate::engine::object;
 use crate::engine::rest::RestError;
+use crate::engine::settings::Recycler;
 
 const NAMESPACE: &str = "default";
 const IMAGE: &str = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6";
 const SCRIPT: &str = "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1";
-
-/// The `--pv-recycler-*` flags of one kind of volume.
-#[derive(Clone, Debug, Default)]
-pub struct Recycler {
-    /// Seconds that a volume of any size may take.
-    pub minimum: i64,
-    /// Seconds more for each GiB.
-    pub per_gib: i64,
-    /// Path of the pod's description; empty for the standard one.
-    pub path: String,
-}
 
 /// The recyclers of both kinds of volumes that have one, with their pods.
 #[derive(Clone, Debug)]

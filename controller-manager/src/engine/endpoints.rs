@@ -3,13 +3,13 @@
 use k8s_openapi::api::core::v1::Endpoints;
 use shared::typed::ReadError;
 
-use crate::engine::packed::{NewMeta, Texts};
-use crate::engine::packed_of::PackedOf;
+use super::packed::{NewMeta, Texts};
+use super::packed_of::PackedOf;
 
 /// An Endpoints object.
-pub type Held = PackedOf<Endpoints>;
+pub type PackedEndpoints = PackedOf<Endpoints>;
 
-impl Held {
+impl PackedEndpoints {
     /// One that is to be.
     #[must_use]
     pub fn new(meta: &NewMeta<'_>, subsets: &[u8]) -> Self {

@@ -5,9 +5,14 @@ use proto::numbers::core_v1::object_reference;
 use proto::numbers::discovery_v1::{endpoint, endpoint_port, endpoint_slice};
 use proto::protobuf::write_bytes;
 
-use crate::engine::packed::{self, NewMeta, Texts};
-use crate::engine::packed_of::PackedOf;
-use crate::engine::services::Port;
+use super::packed::{self, NewMeta, Texts};
+use super::packed_of::PackedOf;
+use super::services::Port;
+
+/// Label with the controller that manages a slice.
+pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// The service a slice belongs to.
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// A slice.
 pub type Slice = PackedOf<EndpointSlice>;
