@@ -9,8 +9,6 @@ use prometheus::{Counter, CounterVec, GaugeVec, Histogram, HistogramVec};
 use shared::metrics::{counter, exponential, gauge, histogram};
 
 pub use self::batch::{Batch, Flushed};
-use crate::framework::plugin::Permission;
-use crate::framework::{Failure, Hint, Status};
 
 /// Extension points that are timed as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,36 +54,6 @@ impl Point {
 pub trait ExtensionPointResult {
     /// The label.
     fn label(&self) -> &'static str;
-}
-
-impl ExtensionPointResult for Status {
-    fn label(&self) -> &'static str {
-        self.code().name()
-    }
-}
-
-impl ExtensionPointResult for Permission {
-    fn label(&self) -> &'static str {
-        self.status.label()
-    }
-}
-
-impl<T> ExtensionPointResult for Result<T, Status> {
-    fn label(&self) -> &'static str {
-        self.as_ref().err().map_or("Success", |s| s.code().name())
-    }
-}
-
-impl<T> ExtensionPointResult for Result<T, Failure> {
-    fn label(&self) -> &'static str {
-        if self.is_ok() { "Success" } else { "Error" }
-    }
-}
-
-impl<T> ExtensionPointResult for (T, Status) {
-    fn label(&self) -> &'static str {
-        self.1.label()
-    }
 }
 
 /// Runs an extension point and notes how long it took.
@@ -304,10 +272,10 @@ pub fn handled<T>(event: &'static str, handle: impl FnOnce() -> T) -> T {
 }
 
 /// Asks a plugin whether an event may help a pod, and notes how long that took.
-pub fn hinted(plugin: &str, event: &str, ask: impl FnOnce() -> Hint) -> Hint {
+pub fn hinted(plugin: &str, event: &str, ask: impl FnOnce() -> bool) -> bool {
     let begun = Instant::now();
     let hint = ask();
-    let label = if hint == Hint::Queue { "Queue" } else { "QueueSkip" };
+    let label = if hint { "Queue" } else { "QueueSkip" };
     HINT_SECONDS.with_label_values(&[plugin, event, label]).observe(begun.elapsed().as_secs_f64());
     hint
 }

@@ -10,10 +10,10 @@ use rand::rngs::StdRng;
 use crate::framework::diagnosis::NO_NODES;
 use crate::framework::lister::Fixed;
 use crate::framework::plugin::Rescue;
-use crate::framework::{ClusterEvent, Context, Cursor, CycleState, Failure, Profile};
+use crate::framework::{ClusterEvent, Context, Cursor, CycleState, Failure, Profile, QueuedPod};
 use crate::model::demand::Interner;
 use crate::model::{Cache, NodeBase, PodInfo, Snapshot};
-use crate::queue::{Profiles, QueuedPod, SchedulingQueue, Timing};
+use crate::queue::{Profiles, SchedulingQueue, Timing};
 
 /// See the module.
 pub struct Simulation {

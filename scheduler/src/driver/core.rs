@@ -14,10 +14,10 @@ use tokio::sync::{Notify, oneshot};
 use super::failure::{Nomination, Reporter};
 use super::stores::{Informers, Stores};
 use crate::framework::api::Api;
-use crate::framework::{ClusterEvent, Delta, ExternalChange, Failure, Listers as _, Status};
+use crate::framework::{ClusterEvent, Delta, ExternalChange, Failure, Listers as _, QueuedPod, Status};
 use crate::metrics;
 use crate::model::{Cache, NodeBase, PodInfo};
-use crate::queue::{Profiles, QueuedPod, SchedulingQueue};
+use crate::queue::{Profiles, SchedulingQueue};
 
 /// Finds a pod by namespace and name.
 pub(super) type Lookup = Box<dyn Fn(&str, &str) -> Option<Arc<PodInfo>> + Send + Sync>;

@@ -17,10 +17,9 @@ use super::core::Core;
 use super::failure::{Nomination, Reporter};
 use crate::framework::extender;
 use crate::framework::plugin::{Permission, Rescue};
-use crate::framework::{Code, Context, Cursor, CycleState, Diagnosis, Failure, Placement, Profile, Status};
+use crate::framework::{Code, Context, Cursor, CycleState, Diagnosis, Failure, Placement, Profile, QueuedPod, Status};
 use crate::metrics::{self, Attempt, Point, Running};
 use crate::model::{PodInfo, Snapshot};
-use crate::queue::QueuedPod;
 
 /// Longest interval between two looks at the clock.
 const TICK: Duration = Duration::from_secs(1);

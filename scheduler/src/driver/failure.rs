@@ -11,9 +11,8 @@ use shared::run::TaskGroup;
 use super::core::Core;
 use crate::framework::diagnosis::NO_NODES;
 use crate::framework::plugin::Rescue;
-use crate::framework::{Failure, Profile};
+use crate::framework::{Failure, Profile, QueuedPod};
 use crate::model::PodInfo;
-use crate::queue::QueuedPod;
 
 /// The longest note an event takes.
 const NOTE_LIMIT: usize = 1024;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::status::{Code, Status};
+use crate::metrics::ExtensionPointResult;
 
 /// Number of kept statuses that a new one is compared with, so that equal ones are kept once.
 const COMPARED: usize = 16;
@@ -163,6 +164,12 @@ impl fmt::Display for Failure {
             }
             Self::Broken(status) => status.fmt(f),
         }
+    }
+}
+
+impl<T> ExtensionPointResult for Result<T, Failure> {
+    fn label(&self) -> &'static str {
+        if self.is_ok() { "Success" } else { "Error" }
     }
 }
 

@@ -132,7 +132,7 @@ impl Profile {
                     let verdict = self.verdict(cx, &state, pod, node, limit.as_ref())?;
                     if verdict.fits {
                         fitting.push(at);
-                    } else if let Some(status) = decisive(&verdict) {
+                    } else if let Some(status) = self.decisive(&verdict) {
                         diagnosis.reject(at, status);
                     }
                     out.nodes.push(verdict);
@@ -251,18 +251,18 @@ impl Profile {
         }
         Ok(())
     }
-}
 
-/// The first objection, as the scheduling cycle would have taken it down.
-fn decisive(verdict: &Verdict) -> Option<Status> {
-    let first = verdict.objections.first()?;
-    let code = if first.code == super::Code::Unschedulable.name() {
-        super::Code::Unschedulable
-    } else {
-        super::Code::UnschedulableAndUnresolvable
-    };
-    let reasons = first.reasons.iter().map(|r| r.clone().into()).collect();
-    Some(Status::with_reasons(code, reasons).by(super::registry::known(&first.plugin).unwrap_or_default()))
+    /// The first objection, as the scheduling cycle would have taken it down.
+    fn decisive(&self, verdict: &Verdict) -> Option<Status> {
+        let first = verdict.objections.first()?;
+        let code = if first.code == super::Code::Unschedulable.name() {
+            super::Code::Unschedulable
+        } else {
+            super::Code::UnschedulableAndUnresolvable
+        };
+        let reasons = first.reasons.iter().map(|r| r.clone().into()).collect();
+        Some(Status::with_reasons(code, reasons).by(self.plugin_name(&first.plugin).unwrap_or_default()))
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::status::Status;
+use crate::metrics::ExtensionPointResult;
 
 /// Answer of a Permit plugin.
 #[derive(Debug, Clone, Default)]
@@ -21,5 +22,11 @@ pub struct Permission {
 impl From<Status> for Permission {
     fn from(status: Status) -> Self {
         Self { status, ..Self::default() }
+    }
+}
+
+impl ExtensionPointResult for Permission {
+    fn label(&self) -> &'static str {
+        self.status.label()
     }
 }

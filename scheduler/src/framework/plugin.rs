@@ -17,11 +17,11 @@ use super::event::{ClusterEvent, Hint};
 use super::lister::Listers;
 pub use super::permission::Permission;
 use super::profile::Profile;
+use super::queued_pod::QueuedPod;
 use super::rule::{Depends, Rules};
 use super::state::CycleState;
 use super::status::Status;
 use crate::model::{NodeInfo, PodInfo};
-use crate::queue::QueuedPod;
 
 /// Names of the only nodes worth looking at.
 pub type NodeNames = BTreeSet<String>;

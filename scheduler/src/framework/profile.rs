@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use super::config::{Plugins, ProfileConfig};
+use serde_json::Value;
+
+use super::config::{Features, Plugins, ProfileConfig};
 use super::counted;
 use super::diagnosis::{NO_NODES, Rejected};
 use super::event::{ClusterEvent, Hint};
@@ -17,7 +19,6 @@ use super::plugin::{
     PreEnqueue, PreFilter, PreFiltered, PreScore, QueueSort, Requeue, Rescue, Reserve, Score,
 };
 pub use super::profile_error::ProfileError;
-use super::registry;
 use super::state::CycleState;
 use super::status::{Code, Reason, Status};
 use super::table::{Layout, invalid_score};
@@ -59,15 +60,18 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Builds a profile from its configuration.
+    /// Builds a profile from its configuration, of plugins that `build` makes by name, arguments and features.
     ///
     /// # Errors
     /// [`ProfileError`] when it names what is not there.
-    pub fn build(config: &ProfileConfig) -> Result<Self, ProfileError> {
+    pub fn with_plugins(
+        config: &ProfileConfig,
+        build: impl Fn(&str, &Value, Features) -> Result<Plugin, ProfileError>,
+    ) -> Result<Self, ProfileError> {
         let own = config.plugins.clone().unwrap_or_default();
         let mut built: Vec<Plugin> = Vec::new();
         for name in named(config, &own) {
-            built.push(registry::build(&name, &config.args(&name), config.features)?);
+            built.push(build(&name, &config.args(&name), config.features)?);
         }
         macro_rules! collect {
             ($point:ident, $label:literal) => {{
@@ -126,6 +130,11 @@ impl Profile {
         })
     }
 
+    /// Returns the static form of the name of one of its plugins.
+    pub(super) fn plugin_name(&self, name: &str) -> Option<&'static str> {
+        self.requeue.iter().map(|(known, _)| *known).find(|known| *known == name)
+    }
+
     /// Lets questions about many nodes be asked on several threads.
     #[must_use]
     pub fn on(mut self, threads: Threads) -> Self {
@@ -171,7 +180,7 @@ impl Profile {
             }
             match self.requeue.iter().find(|(name, _)| *name == rejector) {
                 Some((name, Some(requeue)))
-                    if metrics::hinted(name, event.label(), || requeue.hint(pod, event)) == Hint::Skip => {}
+                    if !metrics::hinted(name, event.label(), || requeue.hint(pod, event) == Hint::Queue) => {}
                 _ => return Hint::Queue,
             }
         }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::metrics::ExtensionPointResult;
+
 /// The kind of answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Code {
@@ -142,5 +144,23 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reasons().join(", "))
+    }
+}
+
+impl ExtensionPointResult for Status {
+    fn label(&self) -> &'static str {
+        self.code().name()
+    }
+}
+
+impl<T> ExtensionPointResult for Result<T, Status> {
+    fn label(&self) -> &'static str {
+        self.as_ref().err().map_or("Success", |s| s.code().name())
+    }
+}
+
+impl<T> ExtensionPointResult for (T, Status) {
+    fn label(&self) -> &'static str {
+        self.1.label()
     }
 }

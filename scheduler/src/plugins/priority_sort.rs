@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::framework::ProfileError;
+use crate::framework::QueuedPod;
 use crate::framework::plugin::{Plugin, QueueSort};
-use crate::queue::QueuedPod;
 
 /// Upstream's name.
 pub const NAME: &str = "PrioritySort";

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::framework::{ClusterEvent, Delta, ExternalChange, Hint, Profile, ProfileConfig};
+use crate::framework::{ClusterEvent, Delta, ExternalChange, Hint, Profile, ProfileConfig, QueuedPod};
 use crate::model::PodInfo;
-use crate::queue::QueuedPod;
 use crate::testing::{NodeBuilder, PodBuilder, node, pod};
 
 fn came(n: NodeBuilder) -> ClusterEvent {

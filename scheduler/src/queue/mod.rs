@@ -7,7 +7,6 @@
 
 mod heap;
 mod parked;
-mod queued_pod;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,8 +14,7 @@ use std::time::{Duration, Instant};
 
 use self::heap::Heap;
 use self::parked::Parked;
-pub use self::queued_pod::QueuedPod;
-use crate::framework::{ClusterEvent, Hint, Listers, Nominated, Profile};
+use crate::framework::{ClusterEvent, Hint, Listers, Nominated, Profile, QueuedPod};
 use crate::metrics;
 use crate::model::PodInfo;
 use crate::plugins::default_preemption;

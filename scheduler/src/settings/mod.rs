@@ -14,7 +14,8 @@ use serde_json::{Map, Value, json};
 use shared::config::{ConfigError, Unknown, decode};
 
 use crate::framework::config::DEFAULT_PLUGINS;
-use crate::framework::{Configuration, Features, Profile, ProfileConfig, ProfileError, Threads, registry};
+use crate::framework::{Configuration, Features, Profile, ProfileConfig, ProfileError, Threads};
+use crate::plugins::registry;
 
 pub use validate::validate;
 

@@ -1,4 +1,4 @@
-//! A pod in the queue.
+//! A pod in the queue. Answers for upstream's `QueuedPodInfo`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ pub struct QueuedPod {
     pub rejectors: BTreeSet<&'static str>,
     /// The plugin that keeps it out of the queue altogether.
     pub gate: Option<&'static str>,
-    pub(super) due: Instant,
+    /// End of the back-off.
+    pub(crate) due: Instant,
 }
 
 impl QueuedPod {

@@ -2,10 +2,8 @@
 
 use serde_json::Value;
 
-use super::config::Features;
-use super::plugin::Plugin;
-use super::profile::ProfileError;
-use crate::plugins as p;
+use super as p;
+use crate::framework::{Features, Plugin, Profile, ProfileConfig, ProfileError};
 
 type Build = fn(&Value, Features) -> Result<Plugin, ProfileError>;
 
@@ -33,11 +31,21 @@ const PLUGINS: &[(&str, Build)] = &[
     (p::default_binder::NAME, |args, _| p::default_binder::build(args)),
 ];
 
+impl Profile {
+    /// Builds a profile of these plugins from its configuration.
+    ///
+    /// # Errors
+    /// [`ProfileError`] when it names what is not there.
+    pub fn build(config: &ProfileConfig) -> Result<Self, ProfileError> {
+        Self::with_plugins(config, build)
+    }
+}
+
 /// Builds a plugin.
 ///
 /// # Errors
 /// [`ProfileError`] for an unknown name or arguments it does not understand.
-pub fn build(name: &str, args: &Value, features: Features) -> Result<Plugin, ProfileError> {
+fn build(name: &str, args: &Value, features: Features) -> Result<Plugin, ProfileError> {
     let (_, build) = PLUGINS.iter().find(|(n, _)| *n == name).ok_or_else(|| ProfileError::Unknown(name.to_owned()))?;
     build(args, features)
 }
