@@ -6,6 +6,7 @@
 //! the transaction that removes the last jump to it.
 
 mod claims;
+mod expression;
 mod message;
 mod render;
 mod requirements;
