@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use serde_json::{Map, Number, Value};
 
 use super::cursor::Cursor;
+use super::error::DecodeError;
 use super::scan::{self, SyntaxError};
 use super::text::{schema_props, time};
-use super::{DecodeError, Decoded, MAX_TREE_DEPTH, NAMES, Strictness, number};
+use super::tree::{MAX_TREE_DEPTH, NAMES, number};
 use crate::schema::zero;
 use crate::schema::{Card, Field, Message, ValueKind};
 use crate::{quantity, scalar};
@@ -16,6 +17,26 @@ use crate::{quantity, scalar};
 const MAX_REPORTS: usize = 100;
 /// Most bytes of places that are put together for them: what is wrong at one place may be wrong there a million times.
 const MAX_PLACES: usize = 1 << 24;
+
+/// Treatment of unknown and duplicate fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strictness {
+    /// Drop them silently.
+    Ignore,
+    /// Drop and report them.
+    Warn,
+    /// Fail.
+    Strict,
+}
+
+/// A decoded object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    /// The canonical tree.
+    pub value: Value,
+    /// Unknown and duplicate fields, in the order of the text.
+    pub warnings: Vec<String>,
+}
 
 /// Decodes one object.
 ///

@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 
 use super::plain::until_escape;
 use super::text::schema_props;
-use super::{MAX_TREE_DEPTH, NAMES};
+use super::tree::{MAX_TREE_DEPTH, NAMES};
 use crate::schema::zero::{self, Zero};
 use crate::schema::{Card, Field, Message, ValueKind};
 

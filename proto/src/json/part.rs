@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{DecodeError, Decoded, Strictness, decode, encode_any};
+use super::decode::{Decoded, Strictness, decode};
+use super::encode::encode_any;
+use super::error::DecodeError;
 use crate::schema::{Card, Message};
 
 /// Brings a tree into canonical form as if it had been sent, where it is canonical but for what `touched` names: a tree

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::MAX_TREE_DEPTH;
+use super::tree::MAX_TREE_DEPTH;
 use crate::schema::zero;
 use crate::schema::{Card, Field, Message, ValueKind};
 use crate::{quantity, scalar};

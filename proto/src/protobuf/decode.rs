@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::envelope::{self, MAGIC};
+use super::error::Error;
 use super::wire::{Reader, Wire};
-use super::{Error, MAGIC};
 use crate::json::{self, MAX_TREE_DEPTH, decode_any_at, schema_props, time_value};
 use crate::schema::zero;
 use crate::schema::{Card, Field, Message, Target, ValueKind};
@@ -286,10 +287,10 @@ fn raw_value(raw: &[u8], depth: usize) -> Result<Value, Error> {
         return Ok(Value::Null);
     }
     if raw.starts_with(&MAGIC) {
-        let envelope = super::unwrap(raw)?;
+        let envelope = envelope::unwrap(raw)?;
         // What is in an envelope is an object and no other envelope; an object may hold more of them.
         if !envelope.raw.starts_with(&MAGIC) {
-            return super::decode_unwrapped_at(&envelope, depth + ENVELOPE);
+            return envelope::decode_unwrapped_at(&envelope, depth + ENVELOPE);
         }
     }
     decode_any_at(raw, depth).map_err(|e| Error::Value(e.to_string()))

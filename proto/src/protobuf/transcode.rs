@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::Error;
 use super::decode::{double, embedded_kind, read_special, target};
+use super::error::Error;
 use super::wire::{Reader, Wire};
 use crate::json::{
     MAX_TREE_DEPTH, encode_any, encode_int, encode_name, encode_raw, encode_scalar, encode_text, encode_zero,

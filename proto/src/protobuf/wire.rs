@@ -1,6 +1,6 @@
 //! Wire primitives.
 
-use super::Error;
+use super::error::Error;
 use crate::scalar;
 
 pub(crate) const VARINT: u8 = 0;

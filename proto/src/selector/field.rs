@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Error;
+use super::error::Error;
 
 /// One comparison of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use std::iter::once;
 
 use serde_json::{Map, Value};
 
+use super::error::Error;
 use super::format::{label_key, label_value, quote};
-use super::{Error, parse};
+use super::parse;
 
 /// Operator of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::iter::once;
 
-use super::Error;
+use super::error::Error;
 use super::format::{label_key, quote};
 use super::label::{Operator, Requirement, joined};
 

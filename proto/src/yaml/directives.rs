@@ -1,6 +1,6 @@
 //! Scanning of anchors, tags and directives.
 
-use super::Broken;
+use super::error::Broken;
 use super::scanner::{Scanner, TokenKind};
 
 impl<'t> Scanner<'t> {

@@ -7,6 +7,7 @@
 
 mod directives;
 mod emit;
+mod error;
 mod order;
 mod parser;
 mod plain;
@@ -19,28 +20,11 @@ use serde_json::Value;
 
 use crate::json::{self, DecodeError, Decoded, Strictness};
 use crate::schema::Message;
+use error::Broken;
 use parser::Parser;
 use reader::StreamText;
 use scanner::Scanner;
 use tree::Tree;
-
-/// Error of reading a document, in upstream's words.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-struct Broken(String);
-
-impl Broken {
-    /// A problem on a line; none is zero.
-    fn at(line: usize, problem: &str) -> Self {
-        Self(if line == 0 { format!("yaml: {problem}") } else { format!("yaml: line {line}: {problem}") })
-    }
-}
-
-impl From<Broken> for DecodeError {
-    fn from(broken: Broken) -> Self {
-        Self::Yaml(broken.0)
-    }
-}
 
 /// The first document.
 fn first(bytes: &[u8]) -> Result<Tree, Broken> {

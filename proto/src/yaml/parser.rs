@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::Broken;
+use super::error::Broken;
 use super::scanner::{Scanner, Token, TokenKind};
 
 /// Prefix of the tags of YAML's own types.

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::Broken;
+use super::error::Broken;
 
 /// Bytes that upstream's reader takes at a time.
 const PIECE: usize = 512;
@@ -216,22 +216,27 @@ impl<'t> Cursor<'t> {
 
     /// Passes the end of a line, which counts as `\n` unless it is one of Unicode's separators.
     pub(super) fn read_line(&mut self, into: &mut String) {
+        into.push_str(self.line_end());
+    }
+
+    /// Passes the end of a line.
+    pub(super) fn skip_line(&mut self) {
+        self.line_end();
+    }
+
+    /// Passes the end of a line and returns what it counts as; nothing where there is none.
+    fn line_end(&mut self) -> &'t str {
         if !self.is_break(0) {
-            return;
+            return "";
         }
         if self.is(b'\r') && self.byte(1) == b'\n' {
             self.skip();
         }
         let from = self.at;
         self.skip();
-        into.push_str(if self.at - from == 3 { self.between(from, self.at) } else { "\n" });
         self.column = 0;
         self.line += 1;
-    }
-
-    /// Passes the end of a line.
-    pub(super) fn skip_line(&mut self) {
-        self.read_line(&mut String::new());
+        if self.at - from == 3 { self.between(from, self.at) } else { "\n" }
     }
 
     /// Passes blanks.

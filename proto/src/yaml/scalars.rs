@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::Broken;
+use super::error::Broken;
 use super::scanner::Scanner;
 
 /// Ends of lines and blanks that were passed and may count.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::Broken;
+use super::error::Broken;
 use super::reader::Cursor;
 
 /// The longest key that needs no mark of its own, in characters.

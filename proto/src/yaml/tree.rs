@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::Broken;
+use super::error::Broken;
 use super::parser::{LONG, Node, What};
 use super::plain::{self, Word};
 use crate::json::{self, MAX_TREE_DEPTH};
