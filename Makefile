@@ -121,7 +121,7 @@ fuzz: ## Give every decoder, selector, patch, expression and frame bad bytes, FU
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} \
 		cargo test --locked -p ironclad-fuzz -- --nocapture
 
-fuzz-coverage: deps ## Give the target FUZZ_TARGET of fuzz/ bytes that cargo-fuzz finds by coverage, FUZZ_SECONDS (600)
+fuzz-coverage: deps ## Give the targets of fuzz/ (or FUZZ_TARGET) bytes that cargo-fuzz finds by coverage, FUZZ_SECONDS (600) each
 	@hack/fuzz.sh $(CACHE)
 
 CHAOS_SECONDS ?= 600
