@@ -23,14 +23,14 @@ pub struct Target {
 macro_rules! each_target {
     ($then:ident) => {
         $then! {
-            json [br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"x":"y"}},"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1.5e3m"}}}]}}"#, br#"[1,-2.5e-7,"\ud83e\udd80",null,{"a":{},"a":[]}]"#]
-            yaml [b"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: &a c, image: *a, stdin: yes, ports: [{containerPort: 0644}]}]}\n", b"--- !!map\n? |\n  a\n: >-\n  b\n...\n", b"%TAG !e! tag:yaml.org,2002:\n---\na: &a {x: !e!int '1', 0x1F: ~}\nb: {<<: [*a, {y: .5}], x: \"\\u00e9\\\n  z\"}\n--- {[]: 1}\n"]
-            protobuf [targets::POD, b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x03\x0a\x01a"]
-            cbor [b"\xd9\xd9\xf7\xa3DkindCPodJapiVersionBv1HmetadataBaa", b"\xbf\x61a\x9f\xfb\x3f\xf1\x99\x99\x99\x99\x99\x9a\xf9\x3c\x00\x20\xff\x61b\xd6\x43abc\xff", b"\xc1\x1aQKg\xb0"]
-            stored_values [targets::POD, b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x03\x0a\x01a", br#"{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"a","labels":{"b":"c"}},"spec":{"a":[1]}}"#, br#"{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler","metadata":"a","spec":[]}"#, b"[]", b"null", b"\xd9\xd9\xf7\xa2DkindCFooHmetadataBaa"]
-            quantities [b"1.5Gi", b"-12e3", b"100m", b".5Ei", b"9223372036854775808"]
-            label_selectors [b"a in (b,c),!d,e!=f,g==h,i notin (j),k.l/m>5", b"x,y=z"]
-            field_selectors [b"metadata.name=a,spec.nodeName!=b,status.phase==c\\,d\\=e", b"a=\\\\"]
+            json [targets::POD_JSON, br#"[1,-2.5e-7,"\ud83e\udd80",null,{"a":{},"a":[]}]"#, br#"{"spec":{"a":1,"containers":null},"status":{"conditions":[{"type":"a","status":1}]}}"#]
+            yaml [targets::pod_yaml(), b"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: &a c, image: *a, stdin: yes, ports: [{containerPort: 0644}]}]}\n", b"--- !!map\n? |\n  a\n: >-\n  b\n...\n", b"%TAG !e! tag:yaml.org,2002:\n---\na: &a {x: !e!int '1', 0x1F: ~}\nb: {<<: [*a, {y: .5}], x: \"\\u00e9\\\n  z\"}\n--- {[]: 1}\n"]
+            protobuf [targets::pod_protobuf(), targets::POD, b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x03\x0a\x01a"]
+            cbor [targets::pod_cbor(), b"\xd9\xd9\xf7\xa3DkindCPodJapiVersionBv1HmetadataBaa", b"\xbf\x61a\x9f\xfb\x3f\xf1\x99\x99\x99\x99\x99\x9a\xf9\x3c\x00\x20\xff\x61b\xd6\x43abc\xff", b"\xc1\x1aQKg\xb0"]
+            stored_values [targets::pod_protobuf(), targets::pod_cbor(), targets::POD, b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x03\x0a\x01a", br#"{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"a","labels":{"b":"c"}},"spec":{"a":[1]}}"#, br#"{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler","metadata":"a","spec":[]}"#, b"[]", b"null", b"\xd9\xd9\xf7\xa2DkindCFooHmetadataBaa"]
+            quantities [b"1.5Gi", b"-12e3", b"100m", b".5Ei", b"9223372036854775808", b"2E3", b"12Ki", b"+.25Mi", b"1e-33", b"K"]
+            label_selectors [b"a in (b,c),!d,e!=f,g==h,i notin (j),k.l/m>5", b"x,y=z", b"a in (,b),c notin (d e", b"a<5,b= ", b"8/"]
+            field_selectors [b"metadata.name=a,spec.nodeName!=b,status.phase==c\\,d\\=e", b"a=\\\\", b"a=\\x", b",,a"]
             json_patches [br#"{"a":[1,{"b":2}],"c":"d"}|[{"op":"add","path":"/a/1/x","value":1},{"op":"move","from":"/c","path":"/e"},{"op":"test","path":"/a/-","value":1},{"op":"copy","from":"/a","path":"/a/0"},{"op":"remove","path":"/a/01"},{"op":"replace","path":"/~1~0","value":null}]"#]
             merge_patches [br#"{"a":{"b":1,"c":[1]},"d":null}|{"a":{"b":null,"x":{"y":null}},"d":{}}"#]
             strategic_patches [br#"{"spec":{"containers":[{"name":"a","image":"i","ports":[{"containerPort":1}]},{"name":"b"}],"tolerations":[]}}|{"spec":{"$setElementOrder/containers":[{"name":"b"},{"name":"a"}],"containers":[{"name":"a","$patch":"delete"},{"name":"c","$retainKeys":["name"]}],"$deleteFromPrimitiveList/x":[1]},"metadata":{"$patch":"replace"}}"#]

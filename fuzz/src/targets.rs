@@ -31,6 +31,28 @@ use shared::typed;
 /// A pod of one container.
 pub(crate) const POD: &[u8] = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12\x1a\x0a\x06\x0a\x01a\x5a\x01b\x12\x0e\x12\x06\x0a\x01c\x12\x01i\x1a\x02No\x20\x1e\x1a\0";
 
+/// A pod that is read, defaulted and written in every format.
+pub(crate) const POD_JSON: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"x":"y"},"creationTimestamp":"2026-01-02T03:04:05Z","managedFields":[{"manager":"m","operation":"Apply","fieldsType":"FieldsV1","fieldsV1":{"f:a":{}}}]},"spec":{"volumes":[{"name":"v","configMap":{"name":"c"}}],"containers":[{"name":"c","image":"i","ports":[{"containerPort":80}],"livenessProbe":{"httpGet":{"port":"x"}},"resources":{"limits":{"cpu":"1.5e3","memory":"100Mi"}}}]}}"#;
+
+fn pod_tree() -> Value {
+    json::decode(pod(), POD_JSON.as_bytes(), Strictness::Strict).expect("a pod").value
+}
+
+/// That pod in an envelope.
+pub(crate) fn pod_protobuf() -> Vec<u8> {
+    proto::protobuf::encode_envelope(pod(), &pod_tree())
+}
+
+/// That pod as CBOR.
+pub(crate) fn pod_cbor() -> Vec<u8> {
+    proto::cbor::encode(Some(pod()), &pod_tree())
+}
+
+/// That pod as YAML.
+pub(crate) fn pod_yaml() -> String {
+    proto::yaml::encode(pod(), &pod_tree()).expect("a pod")
+}
+
 fn outcome<T, E: Display>(result: Result<T, E>) -> String {
     result.map_or_else(|e| e.to_string(), |_| "fine".to_owned())
 }
