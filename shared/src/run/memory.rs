@@ -6,9 +6,12 @@ use std::time::Duration;
 const STARTED: Duration = Duration::from_secs(1);
 /// Interval at which freed memory returns to the system.
 const TIDY: Duration = Duration::from_secs(30);
-/// Shares of one processor that a busy process uses at least, and an idle one at most, between two rounds.
-const BUSY: f64 = 0.1;
-const IDLE: f64 = 0.03;
+/// Share of one processor that an idle process uses at most.
+const IDLE: f64 = 0.01;
+/// Bytes of files that are resident beyond those of an idle process, for which releasing code pays.
+const GROWN: u64 = 1 << 20;
+/// Bytes of a page; of 64 KB pages code is found unused a little later.
+const PAGE: u64 = 4096;
 /// A heap in use beyond which looking through it takes too long to be done on the side, in bytes.
 const TIDY_LIMIT: usize = 128 << 20;
 
@@ -38,11 +41,12 @@ pub(super) fn settle_allocator(threads: usize) {
 /// Bursts leave holes that the allocator keeps; a component that is idle again gives them back, and the code that only
 /// its start, or the burst, has run. Outlives everything.
 pub(super) async fn tidy() {
-    let mut load = Load::default();
-    for (pause, code) in rounds() {
+    let mut code = Code::default();
+    for (pause, is_start) in rounds() {
         tokio::time::sleep(pause).await;
-        if load.has_calmed(cpu_time(), pause) || code {
+        if code.is_unused(resident_files(), cpu_time(), pause) || is_start {
             release_code();
+            code.settled = None;
         }
         if heap_in_use() < TIDY_LIMIT {
             release_memory();
@@ -50,23 +54,30 @@ pub(super) async fn tidy() {
     }
 }
 
-/// Load of the process from round to round.
+/// Resident code of the process from round to round.
 #[derive(Debug, Default)]
-struct Load {
+struct Code {
+    /// Bytes that were resident a round after code was released: those that the idle process runs.
+    settled: Option<u64>,
     used: Duration,
-    was_busy: bool,
 }
 
-impl Load {
-    /// Takes in the processor time used so far, and how long it is since the last time; true when the process is idle for
-    /// the first time after it was busy.
-    fn has_calmed(&mut self, used: Duration, pause: Duration) -> bool {
+impl Code {
+    /// Takes in the resident bytes of files, the processor time used so far, and how long it is since the last time; true
+    /// when the process is idle and keeps code that only a burst of work has run.
+    fn is_unused(&mut self, resident: u64, used: Duration, pause: Duration) -> bool {
         let share = used.saturating_sub(self.used).as_secs_f64() / pause.as_secs_f64().max(1e-3);
         self.used = used;
-        let has_calmed = self.was_busy && share < IDLE;
-        self.was_busy = share > BUSY || (self.was_busy && !has_calmed);
-        has_calmed
+        let settled = *self.settled.get_or_insert(resident);
+        share < IDLE && resident > settled + GROWN
     }
+}
+
+/// Bytes of files that are mapped and resident.
+fn resident_files() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split_whitespace().nth(2).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0).saturating_mul(PAGE)
 }
 
 /// Processor time that the process has used.
@@ -155,15 +166,22 @@ mod tests {
     }
 
     #[test]
-    fn process_calms_once_after_each_burst() {
-        let mut load = Load::default();
+    fn code_of_a_burst_is_unused_when_the_process_is_idle_again() {
+        let mut code = Code::default();
         let mut used = Duration::ZERO;
-        let mut round = |share: f64| {
+        let mut round = |(megabytes, share): (u64, f64)| {
             used += TIDY.mul_f64(share);
-            load.has_calmed(used, TIDY)
+            let is_unused = code.is_unused(megabytes << 20, used, TIDY);
+            if is_unused {
+                code.settled = None;
+            }
+            is_unused
         };
-        let found = [0.01, 0.5, 0.05, 0.01, 0.01, 0.04, 0.01, 2.0, 0.0, 0.0].map(&mut round);
-        assert_eq!(found, [false, false, false, true, false, false, false, false, true, false]);
+        // Settled; a burst; idle again; settled anew; a little more; busy all the time; idle at last.
+        let rounds = [(5, 0.5), (5, 0.0), (12, 0.5), (12, 0.0), (6, 0.0), (7, 0.0), (9, 0.2), (9, 0.2), (9, 0.001)];
+        let found = rounds.map(&mut round);
+        assert_eq!(found, [false, false, false, true, false, false, false, false, true]);
+        assert!(resident_files() > 0);
     }
 
     #[test]
