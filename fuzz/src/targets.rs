@@ -38,17 +38,17 @@ fn pod_tree() -> Value {
     json::decode(pod(), POD_JSON.as_bytes(), Strictness::Strict).expect("a pod").value
 }
 
-/// That pod in an envelope.
+/// Encodes the pod in an envelope.
 pub(crate) fn pod_protobuf() -> Vec<u8> {
     proto::protobuf::encode_envelope(pod(), &pod_tree())
 }
 
-/// That pod as CBOR.
+/// Encodes the pod as CBOR.
 pub(crate) fn pod_cbor() -> Vec<u8> {
     proto::cbor::encode(Some(pod()), &pod_tree())
 }
 
-/// That pod as YAML.
+/// Writes the pod as YAML.
 pub(crate) fn pod_yaml() -> String {
     proto::yaml::encode(pod(), &pod_tree()).expect("a pod")
 }
