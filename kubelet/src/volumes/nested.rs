@@ -83,8 +83,11 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn pod(containers: &[&[(&str, &str)]]) -> Pod {
-        let mounts = |mounts: &[(&str, &str)]| -> Vec<Value> {
+    /// Mounts of one container: the volume, and where it is mounted.
+    type Mounts = [(&'static str, &'static str)];
+
+    fn pod(containers: &[&Mounts]) -> Pod {
+        let mounts = |mounts: &Mounts| -> Vec<Value> {
             mounts.iter().map(|(name, path)| json!({"name": name, "mountPath": path})).collect()
         };
         let containers: Vec<Value> =
@@ -94,8 +97,8 @@ mod tests {
 
     #[test]
     fn volumes_have_folders_for_what_is_mounted_below_them() {
-        let two: &[&[(&str, &str)]] = &[&[("v", "/dir"), ("w", "/dir/a/b")], &[("v", "/other/"), ("w", "/other//c")]];
-        let cases: [(&[&[(&str, &str)]], &[&str]); 7] = [
+        let two: &[&Mounts] = &[&[("v", "/dir"), ("w", "/dir/a/b")], &[("v", "/other/"), ("w", "/other//c")]];
+        let cases: [(&[&Mounts], &[&str]); 7] = [
             (&[&[("v", "/dir"), ("w", "/elsewhere")]], &[]),
             (&[&[("v", "/dir"), ("w", "/dir/nested"), ("x", "/dir/nested/other")]], &["nested"]),
             (&[&[("v", "/dir"), ("w", "/dir/nested-2"), ("x", "/dir/nested")]], &["nested", "nested-2"]),
