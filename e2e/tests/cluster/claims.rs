@@ -177,7 +177,8 @@ pub fn of_upstreams_library(cluster: &Cluster) {
 
     cluster.kill(NODE, "kubelet");
     cluster.kubectl("delete pod one");
-    assert_eq!(calls(cluster, UPPER), ["prepare", "unprepare"], "before the pod is gone");
+    // The other pod may have been given the device by now.
+    assert!(calls(cluster, UPPER).starts_with(&["prepare", "unprepare"].map(str::to_owned)), "before the pod is gone");
     cluster.kubectl("wait --for=condition=Ready pod/two --timeout=90s");
     assert_ne!(cdi_device(cluster), device, "a claim has a device of its own");
     cluster.kubectl("delete pod two");
