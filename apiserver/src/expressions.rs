@@ -48,7 +48,7 @@ pub enum EvaluationError {
     /// An expression that cannot be used.
     #[error(transparent)]
     Unusable(#[from] ExpressionError),
-    /// One of several expressions, which cannot be used.
+    /// An expression among several that cannot be used.
     #[error("compilation error: {0}")]
     Compilation(#[source] ExpressionError),
     /// An expression that fails on these values.

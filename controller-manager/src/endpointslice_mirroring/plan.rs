@@ -41,7 +41,7 @@ pub fn wanted(endpoints: &Endpoints, service: &Service) -> bool {
 /// Addresses of an object that are mirrored, and those that are not.
 #[derive(Debug, Default)]
 pub struct Mirrored {
-    /// One slice for each set of ports and family.
+    /// Slices: one for each set of ports and family.
     slices: Vec<Slice>,
     /// Addresses that are left out.
     pub skipped: usize,

@@ -49,7 +49,7 @@ impl Differing {
 /// Sees to it that the parameters are what nodes are run with.
 ///
 /// # Errors
-/// What differs and what cannot be read or set.
+/// Parameters that differ, or that cannot be read or set.
 pub fn set_up(proc_sys: &Path, differing: Differing) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     for (name, wanted) in TUNABLES {

@@ -66,7 +66,7 @@ impl Readings {
     }
 }
 
-/// One look at cgroups; cheapest where each comes after the one above it.
+/// A look at cgroups; cheapest where each comes after the one above it.
 pub(super) struct Pass<'a> {
     known: &'a mut HashMap<String, Arc<Reading>>,
     reader: CgroupReader,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 /// Ways to patch a list of the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
-    /// One value.
+    /// A value that is replaced as a whole.
     Atomic,
     /// Element by element; the key names the element.
     ByKey(&'static str),

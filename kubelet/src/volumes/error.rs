@@ -16,7 +16,7 @@ use tokio::task::JoinError;
 /// Reasons why a volume could not be made ready. Retried by the worker; the text goes into a `FailedMount` event.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// One volume failed: `MountVolume.SetUp failed for volume "x" : configmap "y" not found`.
+    /// A volume that failed: `MountVolume.SetUp failed for volume "x" : configmap "y" not found`.
     #[error("{step} failed for volume \"{volume}\" : {cause}")]
     SetUp {
         /// Upstream's name of the step: `MountVolume.SetUp`.
