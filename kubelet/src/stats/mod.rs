@@ -178,7 +178,7 @@ impl Stats {
     }
 
     async fn read_containers(&self) -> Vec<(MeasuredCgroup, Arc<Reading>, i64)> {
-        let subjects = self.containers_with_cgroups().await;
+        let subjects = self.subjects_of_pods(false).await;
         let readings = Arc::clone(&self.readings);
         let read = tokio::task::spawn_blocking(move || {
             let mut readings = readings.lock();

@@ -70,13 +70,8 @@ impl Stats {
         all
     }
 
-    /// Returns the running containers, each after its pod.
-    pub(super) async fn containers_with_cgroups(&self) -> Vec<MeasuredCgroup> {
-        self.subjects_of_pods(false).await
-    }
-
-    /// Pods with their containers, and with sandboxes where they are wanted.
-    async fn subjects_of_pods(&self, sandboxes: bool) -> Vec<MeasuredCgroup> {
+    /// Returns pods, each before its running containers, with sandboxes where they are wanted.
+    pub(super) async fn subjects_of_pods(&self, sandboxes: bool) -> Vec<MeasuredCgroup> {
         let cx = Arc::clone(self.manager.context());
         let known = self.known(sandboxes).await;
         let mut by_pod: HashMap<&str, Vec<(&String, &RuntimeFacts)>> = HashMap::new();
